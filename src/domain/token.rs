@@ -20,6 +20,8 @@ pub const SUBJECT_MARK: &str = "mcpj_";
 pub const PREFIX_CHARS: usize = TOKEN_MARK.len() + 6;
 /// The longest name of a token, in characters.
 pub const NAME_CHARS_MAX: usize = 100;
+/// How many network policies a token may name.
+pub const POLICIES_MAX: usize = 64;
 /// The longest life of a token that expires, in days: it ends before the year 10000, which RFC 3339 cannot write.
 pub const LIFE_DAYS_MAX: u64 = 2_000_000;
 /// The day of the limits, which are counted over the last 24 hours.

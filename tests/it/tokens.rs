@@ -95,6 +95,7 @@ async fn what_cannot_be_a_token_is_refused_by_the_name_of_the_member(kind: Kind)
         (json!({"name": "a", "expiresInSeconds": 172_800_000_001_u64}), "expiresInSeconds"),
         (json!({"name": "a", "expiresInSeconds": (1_u64 << 53) - 1}), "expiresInSeconds"),
         (json!({"name": "a", "limits": {"runs": 1}}), "limits.runs"),
+        (json!({"name": "a", "network": vec!["web"; 65]}), "network: "),
         (json!({"name": "a", "scope": "run"}), "scope"),
     ] {
         let (status, why) = call(&server, TOKEN, Method::POST, "/v1/tokens", Some(wanted.clone())).await;

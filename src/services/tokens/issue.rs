@@ -10,7 +10,7 @@ use super::{Token, Tokens, digest, token::Access};
 use crate::{
     domain::{
         Code, Failure, Grant, Principal, TokenId, TokenRecord,
-        token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK},
+        token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX, POLICIES_MAX, PREFIX_CHARS, TOKEN_MARK},
     },
     ports::database::in_time,
 };
@@ -30,7 +30,7 @@ impl Tokens {
     /// Makes a token. It is shown once: only its digest is stored.
     ///
     /// # Errors
-    /// A name or an expiry that cannot be; [`Code::DatabaseUnavailable`].
+    /// A name, policies or an expiry that cannot be; [`Code::DatabaseUnavailable`].
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
         let (record, secret) = self.draft(new, TOKEN_MARK)?;
         in_time(self.store.insert(&record)).await?;
@@ -61,6 +61,9 @@ impl Tokens {
         }
         if new.grant.scopes.is_empty() {
             return Err(Failure::argument("scopes", "name at least one of run, files, approve, admin"));
+        }
+        if new.grant.network.as_ref().is_some_and(|names| names.len() > POLICIES_MAX) {
+            return Err(Failure::argument("network", format!("name at most {POLICIES_MAX} policies")));
         }
         if new.expires_unix_ms.is_some_and(|end| end <= now) {
             return Err(Failure::argument("expires", "it has passed"));

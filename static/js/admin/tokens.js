@@ -6,6 +6,8 @@ import { Table, act, moment, name, word } from "./table.js";
 
 /** What tokens of clients that signed in begin with; they have a view of their own. */
 const CONNECTION = "mcpc_";
+/** Among the names of a token's policies, the right to install packages. */
+const PACKAGES = "packages";
 
 export class Tokens {
   #api;
@@ -34,6 +36,7 @@ export class Tokens {
     byId("view-tokens").append(this.#table.element);
     byId("token-new").addEventListener("click", () => this.#api.run(() => this.#open()));
     this.#api.form("create", () => this.#create());
+    byId("create-network").addEventListener("change", showPolicies);
     byId("secret-done").addEventListener("click", () => this.#secretDialog.close());
     byId("secret-copy").addEventListener("click", () => this.#copy());
     this.#secretDialog.addEventListener("close", () => {
@@ -49,18 +52,15 @@ export class Tokens {
   }
 
   async #open() {
-    const [{ runners }, { owners }] = await Promise.all([this.#api.get("v1/runners"), this.#api.get("v1/owners")]);
+    const asked = ["v1/runners", "v1/owners", "v1/admin/network"].map((path) => this.#api.get(path));
+    const [{ runners }, { owners }, { policies }] = await Promise.all(asked);
     if (this.#dialog.open) return;
-    const box = ({ language }) =>
-      el(
-        "label",
-        { class: "check" },
-        el("input", { type: "checkbox", name: "language", value: language }),
-        ` ${visibleName(language)}`,
-      );
-    byId("create-languages").replaceChildren(...runners.map(box));
+    const names = new Set([...policies.map((policy) => policy.name), PACKAGES]);
+    byId("create-languages").replaceChildren(...runners.map(({ language }) => box("language", language)));
+    byId("create-policies").replaceChildren(...[...names].map((policy) => box("network", policy)));
     byId("create-owners").replaceChildren(...owners.map(({ owner }) => el("option", { value: owner })));
     byId("create-form").reset();
+    showPolicies();
     showText(byId("create-error"), "");
     this.#dialog.showModal();
     byId("create-name").focus();
@@ -77,6 +77,7 @@ export class Tokens {
     }
     const wanted = { name: byId("create-name").value.trim(), owner: byId("create-owner").value, scopes, limits };
     if (chosen("language").length) wanted.languages = chosen("language");
+    if (byId("create-network").checked) wanted.network = chosen("network");
     if (byId("create-expiry").value) wanted.expiresInSeconds = Number(byId("create-expiry").value);
     const { token } = await this.#api.post("v1/tokens", wanted);
     this.#dialog.close();
@@ -155,6 +156,17 @@ export class Connections {
   }
 }
 
+/** A box of the form that may be chosen, one of a group. */
+function box(group, value) {
+  const input = el("input", { type: "checkbox", name: group, value });
+  return el("label", { class: "check" }, input, ` ${visibleName(value)}`);
+}
+
+/** Shows the network policies where some are to be chosen. */
+function showPolicies() {
+  byId("create-policies").hidden = !byId("create-network").checked;
+}
+
 function isValid({ revoked, expires }) {
   return !revoked && !(expires && Date.parse(expires) <= Date.now());
 }
@@ -166,10 +178,11 @@ function stateOf(token) {
   return el("span", {}, word("valid", "ok"), " until ", moment(token.expires));
 }
 
-function limitsOf({ languages, limits }) {
+function limitsOf({ languages, limits, network }) {
   const { runsPerMinute, runsAtOnce, cpuSecondsPerDay, outputBytesPerDay } = limits;
   const parts = [
     languages.length && `only ${languages.map(visibleName).join(", ")}`,
+    network && (network.length ? `network: ${network.map(visibleName).join(", ")}` : "no network"),
     runsPerMinute !== undefined && `${plural(runsPerMinute, "program")} a minute`,
     runsAtOnce !== undefined && `${runsAtOnce} at once`,
     cpuSecondsPerDay !== undefined && `${cpuSecondsPerDay} s CPU a day`,

@@ -18,7 +18,7 @@ use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 use super::{call, create, get, run, write};
 use crate::{
     page::screenshot_path,
-    page_access::findings,
+    page_access::{LOOKS, calm, findings},
     support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until},
 };
 
@@ -134,8 +134,7 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
     let server = FakeServer::with_kernel(&settings).await;
     let sheet = page(&server, TOKEN, "ready").await;
     let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
-    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
-    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
+    calm(&sheet.browser).await;
     let mut found = Vec::new();
     for view in VIEWS {
         open(&sheet, view).await;
@@ -144,9 +143,7 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
     sheet.says("view-connections", |text| text.contains("No client is signed in")).await;
     furnish(&server).await;
     plant(&url).await;
-    for (what, phone, theme) in
-        [("light", false, "light"), ("dark", false, "dark"), ("phone", true, "light"), ("phone-dark", true, "dark")]
-    {
+    for (what, phone, theme) in LOOKS {
         sheet.browser.script(&format!("localStorage.setItem('sandbox.theme', '{theme}')")).await;
         let size = if phone { (390, 844) } else { (1280, 1150) };
         let size =
@@ -183,6 +180,9 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
         open(&sheet, "tokens").await;
         sheet.click("token-new").await;
         sheet.says("create-dialog", |text| text.contains("python")).await;
+        sheet.click("create-network").await;
+        let wide = "const form = document.getElementById('create-form'); return form.scrollWidth - form.clientWidth";
+        assert_eq!(sheet.browser.script(wide).await, 0, "{what}, the dialog scrolls sideways");
         found.extend(findings(&sheet.browser, &format!("{what}, the dialog")).await);
         sheet.browser.element("create-name").await.send_keys("new").await.expect("typed");
         sheet.click("create-yes").await;
@@ -211,7 +211,7 @@ pub(super) async fn rows(sheet: &Sheet, table: &str) -> u64 {
 }
 
 /// Presses Tab until the focused element matches.
-async fn tab_to(sheet: &Sheet, wanted: &str) {
+pub(super) async fn tab_to(sheet: &Sheet, wanted: &str) {
     let script = format!("return document.activeElement.matches({wanted:?})");
     let mut passed = BTreeSet::new();
     for _ in 0..80 {
