@@ -3,6 +3,9 @@
 //! A [`Ticket`] is an admitted run (running or waiting), a [`Permit`] is the right to start. Both are returned by being
 //! dropped. Nothing here knows what a run does.
 //!
+//! **In order within a conversation.** An admitted run stands in line for the lock of its conversation from then on,
+//! whenever its task is first polled, so a client that has an answer to one request knows that the next one runs later.
+//!
 //! **Fair between conversations.** A run first waits for the lock of its conversation and only then for a slot, and
 //! slots are assigned in order of request. So at most one run of each conversation waits for a slot, its next one
 //! queues behind all others, and conversations alternate however many runs each has. A conversation has a maximum of
@@ -13,10 +16,15 @@
 
 mod owners;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    task::unconstrained,
     time::timeout,
 };
 
@@ -71,11 +79,11 @@ pub struct Admission {
 }
 
 /// An admitted run: it runs or waits.
-#[derive(Debug)]
 pub struct Ticket {
     entry: QueueEntry,
     held: HeldCapacity,
-    lock: Arc<AsyncMutex<()>>,
+    /// It is in line for this lock, or has it.
+    lock: BoxFuture<'static, ConversationLock>,
     slots: Arc<Semaphore>,
     wait_max: Duration,
 }
@@ -158,7 +166,7 @@ impl Admission {
         let ticket = Ticket {
             entry: Queue::join(&self.queue, who),
             held: HeldCapacity { _of_conversation: of_conversation, of_owner, _memory: memory, _of_all: of_all },
-            lock: self.locks.of(conversation, AsyncMutex::default),
+            lock: in_line(self.locks.of(conversation, AsyncMutex::default)),
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
         };
@@ -184,8 +192,23 @@ impl Admission {
     }
 }
 
+/// Waits for a lock, in line from now on. It is queued by the first poll, for which no budget of the task counts.
+fn in_line(lock: Arc<AsyncMutex<()>>) -> BoxFuture<'static, ConversationLock> {
+    let mut lock = unconstrained(lock.lock_owned()).boxed();
+    match (&mut lock).now_or_never() {
+        Some(held) => ready(held).boxed(),
+        None => lock,
+    }
+}
+
 fn full() -> Failure {
     Failure::new(Code::QueueFull, "Too many programs are waiting to run: try again in a few seconds.")
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Ticket").field("held", &self.held).finish_non_exhaustive()
+    }
 }
 
 impl Ticket {
@@ -201,7 +224,7 @@ impl Ticket {
     pub async fn turn(self) -> Result<Permit, Failure> {
         let Self { entry, held, lock, slots, wait_max } = self;
         let both = async {
-            let lock = lock.lock_owned().await;
+            let lock = lock.await;
             let next = held.of_owner.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot = slots.acquire_owned().await.map_err(|_| Failure::stopping())?;

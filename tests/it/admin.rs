@@ -55,7 +55,9 @@ pub fn administered(path: &Path) -> Vec<(String, String, String, String)> {
 async fn an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_log(kind: Kind) {
     let folder = tempfile::tempdir().expect("a folder");
     let audit = folder.path().join("audit.log");
-    let server = FakeServer::by(kind, &[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
+    // The run is to end by the operator, not by its time.
+    let settings = [("SANDBOX_AUDIT__FILE", audit.to_str().expect("text")), ("SANDBOX_LIMITS__WALL_MS", "300000")];
+    let server = FakeServer::by(kind, &settings).await;
     let (ops_id, ops) =
         create(&server, json!({"name": "ops", "owner": "ops", "scopes": ["admin", "run", "files"]})).await;
     let (ann_id, ann) = create(&server, json!({"name": "ann", "owner": "ann"})).await;

@@ -67,6 +67,21 @@ async fn turn_waits_for_the_same_conversation_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn runs_of_a_conversation_have_their_turns_in_the_order_of_admission() {
+    let gate = gate(2, 8);
+    let [first, gone, last] = [(); 3].map(|()| enter(&gate, "a").expect("a place"));
+    let mut last = last.turn().boxed();
+    assert!((&mut last).now_or_never().is_none(), "it asks before the others do");
+    let permit = first.turn().now_or_never().expect("it was first").expect("a slot");
+    assert!((&mut last).now_or_never().is_none());
+    drop(permit);
+    assert!((&mut last).now_or_never().is_none(), "another one is before it");
+    drop(gone);
+    drop(last.await.expect("a slot"));
+    assert_eq!((gate.slots.available_permits(), kept(&gate)), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn turn_fails_after_the_longest_wait() {
     let gate = gate(1, 8);
     let held = enter(&gate, "a").expect("a ticket").turn().await.expect("a slot");
