@@ -110,7 +110,7 @@ impl Folder {
 
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let new_name = fresh_name();
-        let made = own_folder(&self.incoming, &new_name)?;
+        let made = own_folder(self.to_write_in()?, &new_name)?;
         let placed = self.handover.apply(made, 0o755);
         let placed = placed.and_then(|()| rustix::fs::renameat(&self.incoming, &new_name, parent, name));
         if placed.is_err() {
@@ -174,7 +174,7 @@ impl<F: Borrow<Folder>> Incoming<F> {
     /// An empty file.
     pub(super) fn file(conversation: F) -> Result<Self, Errno> {
         let (folder, name) = (conversation.borrow(), fresh_name());
-        let handle = new_file(&folder.incoming, &name)?;
+        let handle = new_file(folder.to_write_in()?, &name)?;
         Self { conversation, name, handle: handle.into(), moved: false }.handed_over()
     }
 

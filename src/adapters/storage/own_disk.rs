@@ -4,7 +4,8 @@
 //! ```text
 //! {root}/{id}/disk.ext4          the image; sparse, so that it takes only the space of its content
 //! {root}/{id}/disk/              its mount point
-//! {root}/{id}/disk/.incoming/    like those of the root: a file is moved into place within one mount
+//! {root}/{id}/disk/.incoming/    like those of the root: a file is moved into place within one mount. Locked shared by
+//!                                those who write there
 //! {root}/{id}/disk/.trash/
 //! {root}/{id}/disk/files/        `/data` of the conversation's programs
 //! {root}/{id}/files              a link to it, for people
@@ -28,13 +29,14 @@ use rustix::{
     io::Errno,
     mount::UnmountFlags,
 };
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{
     DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
     open_beneath,
     own::{discard, discard_all, names, new_file, open_own, own_folder},
+    unless,
 };
 use crate::ports::storage::{Storage as _, Usage};
 
@@ -143,7 +145,7 @@ impl DiskStorage {
             // When it was opened before the mount changed, it is the empty mount point.
             let Ok(files) = open_own(&top, FILES) else { continue };
             let (incoming, trash) = (own_folder(&top, ".incoming")?, own_folder(&top, ".trash")?);
-            return Ok(Folder {
+            let folder = Folder {
                 dir: folder,
                 handover: self.handover_in(&files)?,
                 files,
@@ -152,7 +154,11 @@ impl DiskStorage {
                 data_dir: path.join(POINT).join(FILES),
                 on_own_disk: true,
                 background: self.background.clone(),
-            });
+            };
+            if let Err(errno) = folder.discard_unfinished() {
+                debug!(%errno, "what a killed server was writing is left to the next use");
+            }
+            return Ok(folder);
         }
         Err(Errno::BUSY)
     }
@@ -170,7 +176,6 @@ impl DiskStorage {
         }
         let top = open_own(folder, POINT)?;
         let trash = Arc::new(own_folder(&top, ".trash")?);
-        discard_all(&own_folder(&top, ".incoming")?, &trash, &self.background)?;
         if names(&trash)?.iter().any(|name| !name.starts_with('.')) {
             self.background.empty(&trash);
         }
@@ -197,6 +202,30 @@ impl DiskStorage {
 }
 
 impl Folder {
+    /// The folder in which a file is completed. Where it is on a disk of its own, others see from now on that it is
+    /// written to, until this value is dropped.
+    pub(super) fn to_write_in(&self) -> Result<&OwnedFd, Errno> {
+        if self.on_own_disk {
+            rustix::fs::flock(&self.incoming, FlockOperation::LockShared)?;
+        }
+        Ok(&self.incoming)
+    }
+
+    /// Removes what killed servers were writing on its own disk, unless one that lives writes there. A disk stays mounted
+    /// when its server is killed, so this cannot wait for the next mount.
+    fn discard_unfinished(&self) -> Result<(), Errno> {
+        if names(&self.incoming)?.is_empty() {
+            return Ok(());
+        }
+        let locked = rustix::fs::flock(&self.incoming, FlockOperation::NonBlockingLockExclusive);
+        if unless(&[Errno::WOULDBLOCK], locked)?.is_none() {
+            return Ok(());
+        }
+        let discarded = discard_all(&self.incoming, &self.trash, &self.background);
+        rustix::fs::flock(&self.incoming, FlockOperation::Unlock)?;
+        discarded
+    }
+
     /// Usage of its own disk; `None` when it has none.
     pub(super) fn disk_usage(&self) -> Result<Option<Usage>, Errno> {
         if !self.on_own_disk {

@@ -153,7 +153,7 @@ impl DiskStorage {
         let there = self.try_create(conversation)?;
         there.try_mark()?;
         let name = fresh_name();
-        let made = own_folder(&there.incoming, &name)?;
+        let made = own_folder(there.to_write_in()?, &name)?;
         let links = self.method == HandoverMethod::Chown && !there.on_own_disk;
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };

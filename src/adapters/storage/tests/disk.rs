@@ -279,3 +279,27 @@ fn unfinished_files_take_no_room_of_a_disk_that_is_mounted_again() {
     drop(go_on);
     assert!(usage.as_ref().is_ok_and(|usage| usage.bytes < 1 << 20), "{usage:?}");
 }
+
+/// A mount outlives the server that made it. What another server on this root is writing stays.
+#[test]
+fn unfinished_files_take_no_room_of_a_disk_that_is_still_mounted() {
+    if !as_root() {
+        return;
+    }
+    let root = tempfile::tempdir().expect("a folder");
+    let most = Usage { bytes: 32 << 20, entries: 500 };
+    let storage = DiskStorage::at(&root.path().join("root"), users()).and_then(|storage| storage.with_own_disks(&most));
+    let storage = storage.expect("a root");
+    let mut writing = Incoming::file(storage.try_create(&id("c")).expect("a conversation")).expect("a file");
+    let left = root.path().join("root/c/disk/.incoming/unfinished");
+    fs::write(&left, vec![1; 1 << 20]).expect("a file");
+    drop(storage.enter(&id("c")).expect("still mounted"));
+    assert!(left.exists(), "a server that lives may be writing it");
+    writing.append(b"text").expect("written");
+    assert_eq!(writing.place(&path("whole")).expect("moved into place").size, 4);
+    let again = storage.enter(&id("c")).expect("still mounted");
+    let usage = again.usage(&EVERYTHING);
+    let is_left = left.exists();
+    own_disk::lazy_unmount(&again.dir);
+    assert!(!is_left && usage.as_ref().is_ok_and(|usage| usage.bytes < 1 << 20), "{usage:?}");
+}
