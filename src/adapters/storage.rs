@@ -141,8 +141,8 @@ impl ConversationFolder for Folder {
         })
     }
 
-    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts> {
-        self.try_walk(visit)
+    fn walk(&self, reads: bool, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts> {
+        self.try_walk(reads, visit)
     }
 
     fn set_folder_mode(&self, path: &SafePath, mode: u32) -> FsResult<()> {

@@ -141,9 +141,9 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> FsResult<()>;
 
-    /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Links, pipes, sockets
-    /// and devices are not opened; they are counted, as is what cannot be read. Takes as long as the tree is large.
-    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts>;
+    /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Files can be read where it
+    /// `reads`, else only asked about. Links, pipes, sockets, devices and what cannot be opened are counted.
+    fn walk(&self, reads: bool, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts>;
 
     /// Sets the permissions of a folder, without set-user-id and set-group-id.
     fn set_folder_mode(&self, path: &SafePath, mode: u32) -> FsResult<()>;
@@ -182,9 +182,9 @@ pub struct Visited {
     /// The permission bits.
     pub mode: u32,
     pub modified_unix_s: i64,
-    /// A file, opened and checked, and its length then; `None` for a folder.
+    /// A file, opened and checked, and its length; `None` for a folder.
     pub file: Option<(File, u64)>,
-    /// Where the file has bytes, in order; elsewhere are holes.
+    /// Where a file that is read has bytes, in order; elsewhere are holes.
     pub data: Vec<Range<u64>>,
 }
 

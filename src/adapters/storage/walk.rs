@@ -1,5 +1,5 @@
-//! A walk over everything in a conversation, for a backup. Depth first; a path has at most [`COMPONENTS_MAX`] names, so
-//! as many folders are open.
+//! A walk over everything in a conversation, for a backup and for a sandbox to which files travel. Depth first; a path
+//! has at most [`COMPONENTS_MAX`] names, so as many folders are open.
 
 use std::{io, iter, ops::Range, os::fd::OwnedFd};
 
@@ -20,8 +20,12 @@ use crate::{
 
 impl Folder {
     /// A concurrent change may be seen or not.
-    pub(super) fn try_walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts> {
-        let mut walk = Walk { visit, left_out: SkippedCounts::new() };
+    pub(super) fn try_walk(
+        &self,
+        reads: bool,
+        visit: &mut dyn FnMut(Visited) -> io::Result<()>,
+    ) -> io::Result<SkippedCounts> {
+        let mut walk = Walk { visit, reads, left_out: SkippedCounts::new() };
         walk.folder(&open_closed(&self.files, b"")?, &mut Vec::new())?;
         Ok(walk.left_out)
     }
@@ -29,6 +33,7 @@ impl Folder {
 
 struct Walk<'a> {
     visit: &'a mut dyn FnMut(Visited) -> io::Result<()>,
+    reads: bool,
     left_out: SkippedCounts,
 }
 
@@ -66,7 +71,9 @@ impl Walk<'_> {
 
     /// The opened file decides what it is: a program may have replaced it.
     fn file(&mut self, folder: &OwnedFd, name: &[u8], path: SafePath) -> io::Result<()> {
-        let handle = match open_unreadable(folder, name) {
+        // A handle that only names the file is enough to ask about it, and leaves its mode and its times alone.
+        let opened = if self.reads { open_unreadable(folder, name) } else { open_beneath(folder, name, OFlags::PATH) };
+        let handle = match opened {
             Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => return self.skip(SkipKind::Unreadable),
             other => ignore_missing(other)?,
         };
@@ -75,7 +82,7 @@ impl Walk<'_> {
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
             return Ok(());
         }
-        let data = data(&handle, &stat);
+        let data = if self.reads { data(&handle, &stat) } else { Vec::new() };
         (self.visit)(Visited { data, ..visited(path, &stat, Some((handle.into(), stat.stx_size))) })
     }
 

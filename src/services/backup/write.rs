@@ -63,7 +63,7 @@ impl Backup {
             for used in conversations {
                 // One that was deleted meanwhile is left out.
                 if let Some(folder) = store.open(&used.key)? {
-                    writer.conversation(&used, &mut |visit| folder.walk(visit))?;
+                    writer.conversation(&used, &mut |visit| folder.walk(true, visit))?;
                 }
             }
             writer.finish()

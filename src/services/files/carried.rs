@@ -12,6 +12,7 @@ use std::{
     mem,
     os::unix::fs::MetadataExt as _,
     sync::Arc,
+    time::UNIX_EPOCH,
 };
 
 use bytes::Bytes;
@@ -38,6 +39,9 @@ pub(in crate::services) struct Carried(BTreeMap<SafePath, Stamp>);
 
 /// Distinguishes two states of a file: its inode, its length, when it was changed, its mode. For a folder it has the
 /// mode alone.
+///
+/// A server that is not root opens a file which a program closed to itself by giving it another mode for a moment. That
+/// is a change of the inode, so the time when such a file was made counts. Files are replaced and never written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     mode: u32,
@@ -47,8 +51,14 @@ struct Stamp {
 
 impl Stamp {
     fn of_file(about: &Metadata) -> Self {
-        let file = Some((about.ino(), about.len(), about.ctime(), about.ctime_nsec()));
-        Self { mode: about.mode() & 0o777, modified_unix_s: about.mtime(), file }
+        let mode = about.mode() & 0o777;
+        let is_closed = mode & 0o400 == 0;
+        let made = about.created().ok().filter(|_| is_closed).and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+        let (unix_s, ns) = made.map_or_else(
+            || (about.ctime(), about.ctime_nsec()),
+            |made| (made.as_secs().cast_signed(), made.subsec_nanos().into()),
+        );
+        Self { mode, modified_unix_s: about.mtime(), file: Some((about.ino(), about.len(), unix_s, ns)) }
     }
 
     fn of_folder(mode: u32) -> Self {

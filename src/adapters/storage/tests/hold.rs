@@ -49,13 +49,37 @@ fn walk_reads_files_that_a_program_closed_to_itself() {
         seen.push((path.display(), mode, text));
         Ok(())
     };
-    let left_out = fixture.conversation.walk(&mut visit).expect("a walk");
+    let left_out = fixture.conversation.walk(true, &mut visit).expect("a walk");
     assert!(left_out.is_empty(), "{left_out:?}");
     assert_eq!(seen, [("d".to_owned(), 0, None), ("d/f".to_owned(), 0, Some("kept".to_owned()))]);
     let opened = fixture.conversation.read(&path("d/f")).expect("a file");
     assert_eq!(std::io::read_to_string(opened.file).expect("a text"), "kept");
     assert_eq!(fs::metadata(&file).expect("a file").mode() & 0o777, 0, "it is closed again");
     rerun_unprivileged("hold::walk_reads_files_that_a_program_closed_to_itself");
+}
+
+#[test]
+fn walk_that_reads_nothing_leaves_the_times_of_closed_files() {
+    let place = place();
+    let file = place.data().join("f");
+    fs::write(&file, "kept").expect("a file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("rights");
+    let about = || fs::metadata(&file).expect("a file");
+    let before = (about().ctime(), about().ctime_nsec());
+    // The clock of the file system has gone on, so a change would have another time.
+    let now = || fixture.conversation.mark().map(|mark| (mark.unix_s, i64::from(mark.ns))).expect("a mark");
+    while now() <= before {}
+    let mut seen = Vec::new();
+    let mut visit = |Visited { mode, file, .. }: Visited| {
+        let (file, bytes) = file.expect("a file");
+        seen.push((mode, bytes, file.metadata()?.ino()));
+        Ok(())
+    };
+    let left_out = fixture.conversation.walk(false, &mut visit).expect("a walk");
+    assert!(left_out.is_empty(), "{left_out:?}");
+    assert_eq!(seen, [(0, 4, about().ino())]);
+    assert_eq!((about().ctime(), about().ctime_nsec()), before);
+    rerun_unprivileged("hold::walk_that_reads_nothing_leaves_the_times_of_closed_files");
 }
 
 /// A server that is neither root nor the program's user cannot open what the program closed.

@@ -53,7 +53,7 @@ pub(super) fn found(
         found.insert(path, stamp);
         Ok(())
     };
-    there.walk(&mut visit).map_err(|source| StorageError::Io { act: "read", source })?;
+    there.walk(false, &mut visit).map_err(|source| StorageError::Io { act: "read", source })?;
     let refuse = |why: String| Err(Failure::new(Code::QuotaExceeded, why));
     if usage.bytes > room_bytes {
         return refuse(format!(

@@ -1,8 +1,8 @@
 //! The difference that is sent, what is stored of what comes back, and what is refused.
 
-use std::{fs::File, os::unix::fs::PermissionsExt as _};
+mod closed;
 
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use std::fs::File;
 
 use super::{sending::send_bytes, *};
 use crate::{
@@ -56,6 +56,12 @@ impl Scene {
         let files = fixture::with_users(&root.path().join("root"), users, quota);
         let id = "c".parse().expect("an id");
         Self { root, files, id, carried: Carried::default(), sandbox: BTreeMap::new() }
+    }
+
+    /// Its files belong to the user of this process.
+    fn own() -> Self {
+        let users = RunnerUsers::one(rustix::process::geteuid().as_raw());
+        Self::of_users(users, QuotaOptions { free_bytes_min: 0, ..QuotaOptions::default() })
     }
 
     fn usual() -> Self {
@@ -206,40 +212,6 @@ async fn upload_in_place_of_a_removed_file_is_kept_and_sent() {
     scene.carry_in().await.expect("sent");
     assert_eq!(scene.sandbox[&b"replaced"[..]], Some(b"theirs".to_vec()));
     assert_eq!(scene.sandbox[&b"folder/upload"[..]], Some(b"theirs".to_vec()));
-}
-
-#[test]
-fn changes_below_folders_that_are_closed_to_writes_are_stored() {
-    // Threads of a runtime have what the thread has that starts them: not root's right to write everywhere.
-    let test = std::thread::spawn(|| {
-        let mut sets = capabilities(None).expect("its capabilities");
-        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
-        set_capabilities(None, sets).expect("fewer capabilities");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(change_below_closed_folders());
-    });
-    test.join().expect("it passes");
-}
-
-async fn change_below_closed_folders() {
-    let users = RunnerUsers::one(rustix::process::geteuid().as_raw());
-    let mut scene = Scene::of_users(users, QuotaOptions { free_bytes_min: 0, ..QuotaOptions::default() });
-    let mode = |scene: &Scene| {
-        let about = std::fs::metadata(scene.disk_path("d")).expect("a folder");
-        about.permissions().mode() & 0o777
-    };
-    scene.carry_out([vec![folder_of_mode("d", 0o555)], file("d/a", b"1")].concat()).await;
-    assert_eq!(mode(&scene), 0o555);
-
-    // Open only while the program ran, so the folder itself is as it was.
-    let changes = [vec![gone("d/a")], file("d/b", b"2"), vec![folder("d/e")], file("d/e/f", b"3")].concat();
-    assert_eq!(scene.carry_out(changes).await.left_out, 0);
-    assert_eq!((scene.listed().await, mode(&scene)), (vec!["d/b".to_owned(), "d/e/f".to_owned()], 0o555));
-    assert_eq!(scene.carry_in().await.expect("sent"), 1, "the sandbox has them");
-
-    let changes = [vec![gone("d/b"), folder("d")], file("d/c", b"4")].concat();
-    assert_eq!(scene.carry_out(changes).await.left_out, 0);
-    assert_eq!((scene.listed().await, mode(&scene)), (vec!["d/c".to_owned(), "d/e/f".to_owned()], 0o755));
 }
 
 #[tokio::test]
