@@ -230,7 +230,7 @@ fn doctor_has_no_false_finding(server: &str) {
         let all = findings.as_array().expect("a list").iter().filter(|finding| finding["check"] == check);
         all.map(|finding| finding["level"].as_str().expect("a level")).collect::<Vec<_>>()
     };
-    for check in ["settings", "files", "address", "links"] {
+    for check in ["settings", "files", "address", "links", "descriptors", "standby"] {
         let levels = levels(check);
         assert!(!levels.is_empty() && levels.iter().all(|level| *level == "ok"), "{check}: {findings:#}");
     }
