@@ -1,10 +1,16 @@
 //! Ids of another owner and ids that never were: answered with the same bytes, after the same work.
 
+mod rows;
+
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
+use self::rows::{CONVERSATION, IN_HEADER, KINDS, MCP_SESSION, RUN, SESSION, expected, mcp, rows};
 use super::{World, surfaces::parsed, work::Observer};
-use crate::support::postgres::Postgres;
+use crate::{
+    skills::{skill_md, zipped},
+    support::postgres::Postgres,
+};
 
 const BOTH: &str = "application/json, text/event-stream";
 /// How often each request is sent, in turn with its counterpart.
@@ -12,41 +18,8 @@ const ROUNDS: usize = 3;
 /// Something else in the server may happen in a round: what tells the two apart does so in each of these.
 const TRIES: usize = 3;
 
-/// A file of a conversation, as MCP names it.
-const FILE: &str = "sandbox://files/ID/f";
-/// What the path of a request ends in whose id is in the header of MCP sessions.
-const IN_HEADER: &str = "#ID";
-
-/// What is answered with 200 and not with 404: lists, of what is not there and from an id on, and MCP, which says it in
-/// the body.
-const ANSWERED: [&str; 7] = [
-    "/v1/conversations/ID/files",
-    "/v1/runs?conversationId=ID",
-    "/v1/sessions?conversationId=ID",
-    "/v1/runs?after=ID",
-    "/v1/conversations?after=ID",
-    "/librechat/v1/files/ID",
-    "/mcp",
-];
-
-/// A request with an id: its kind, and the request with `ID` in its place.
-type Row = (Method, usize, &'static str, Option<Value>);
-
 /// Of each kind one of the other owner and one that never was, of the same length.
 struct Ids([[String; 2]; KINDS]);
-
-const KINDS: usize = 10;
-const CONVERSATION: usize = 0;
-const RUN: usize = 1;
-const SESSION: usize = 2;
-const KERNEL: usize = 3;
-const CONTAINER: usize = 4;
-const SANDBOX: usize = 5;
-const LIBRECHAT: usize = 6;
-const QUESTION: usize = 7;
-const MCP_SESSION: usize = 8;
-/// What Jupyter calls a session.
-const DOCUMENT: usize = 9;
 
 impl Ids {
     /// What the second owner has, all of it in conversations that the first has not.
@@ -67,6 +40,11 @@ impl Ids {
         let exec = json!({"lang": "py", "code": "write f bobs"});
         let librechat = made("/librechat/v1/exec", exec, "session_id").await;
         let question = world.owners[1].questions.keys().next().expect("one").clone();
+        let skill = world.server.http.put(format!("http://{}/v1/skills/theirs", world.server.address));
+        let skill = skill.bearer_auth(&world.owners[1].token);
+        let skill = skill.body(zipped(&[("SKILL.md", skill_md("theirs", "bobs").as_bytes())]));
+        assert_eq!(skill.send().await.expect("an answer").status(), 201);
+        let token = world.owners[1].shared.trim_start_matches("mcp-").to_owned();
         let pair = |id: String| {
             let never = near(&id);
             [id, never]
@@ -88,6 +66,9 @@ impl Ids {
             pair(question),
             pair(world.mcp_session().await),
             pair(document),
+            pair("bob_tools".to_owned()),
+            pair("theirs".to_owned()),
+            pair(token),
         ])
     }
 }
@@ -96,95 +77,6 @@ impl Ids {
 fn near(id: &str) -> String {
     let (rest, last) = id.split_at(id.len() - 1);
     format!("{rest}{}", if last == "0" { "1" } else { "0" })
-}
-
-fn rows() -> Vec<Row> {
-    let cell = || Some(json!({"code": "print x"}));
-    vec![
-        (Method::GET, CONVERSATION, "/v1/conversations/ID/files", None),
-        (Method::GET, CONVERSATION, "/v1/conversations/ID/files/f", None),
-        (Method::DELETE, CONVERSATION, "/v1/conversations/ID/files/f", None),
-        (Method::POST, CONVERSATION, "/v1/conversations/ID/move", Some(json!({"from": "f", "to": "g"}))),
-        (Method::GET, CONVERSATION, "/v1/conversations/ID/archive", None),
-        (Method::POST, CONVERSATION, "/v1/conversations/ID/archive/link", None),
-        (Method::DELETE, CONVERSATION, "/v1/conversations/ID", None),
-        (Method::GET, CONVERSATION, "/v1/runs?conversationId=ID", None),
-        (Method::GET, CONVERSATION, "/v1/sessions?conversationId=ID", None),
-        (Method::GET, CONVERSATION, "/jupyter/c/ID/api/contents/f", None),
-        (Method::GET, RUN, "/v1/runs/ID", None),
-        (Method::GET, RUN, "/v1/runs/ID/events", None),
-        (Method::POST, RUN, "/v1/runs/ID/cancel", None),
-        (Method::POST, RUN, "/v1/runs/ID/stdin", None),
-        (Method::GET, SESSION, "/v1/sessions/ID", None),
-        (Method::POST, SESSION, "/v1/sessions/ID/cells", cell()),
-        (Method::POST, SESSION, "/v1/sessions/ID/interrupt", None),
-        (Method::POST, SESSION, "/v1/sessions/ID/restart", None),
-        (Method::DELETE, SESSION, "/v1/sessions/ID", None),
-        (Method::POST, SESSION, "/v1/sessions/ID/complete", cell()),
-        (Method::POST, SESSION, "/v1/sessions/ID/inspect", cell()),
-        (Method::GET, RUN, "/v1/runs?after=ID", None),
-        (Method::GET, CONVERSATION, "/v1/conversations?after=ID", None),
-        (Method::POST, KERNEL, "/jupyter/api/kernels/ID/interrupt", None),
-        (Method::GET, KERNEL, "/jupyter/api/kernels/ID", None),
-        (Method::DELETE, KERNEL, "/jupyter/api/kernels/ID", None),
-        (Method::POST, KERNEL, "/jupyter/api/kernels/ID/restart", None),
-        (Method::GET, KERNEL, "/jupyter/api/kernels/ID/channels", None),
-        (Method::GET, DOCUMENT, "/jupyter/api/sessions/ID", None),
-        (Method::PATCH, DOCUMENT, "/jupyter/api/sessions/ID", Some(json!({"path": "m.ipynb"}))),
-        (Method::DELETE, DOCUMENT, "/jupyter/api/sessions/ID", None),
-        (Method::GET, SESSION, "/v1/sessions/status/ID", None),
-        (Method::GET, SESSION, "/v1/sessions/session/ID", None),
-        (Method::DELETE, SESSION, "/v1/sessions/session?session_id=ID", None),
-        (Method::GET, SESSION, "/v1/browser/sessions/ID", None),
-        (Method::POST, SESSION, "/execute_async", Some(json!({"code": "print x", "session_id": "ID"}))),
-        (Method::POST, SESSION, "/v1/execute", Some(json!({"code": "print x", "session_id": "ID"}))),
-        (Method::POST, SESSION, "/download", Some(json!({"filename": "f", "session_id": "ID"}))),
-        (Method::POST, SESSION, "/kill", Some(json!({"session_id": "ID"}))),
-        (Method::GET, RUN, "/v1/executions/ID", None),
-        (Method::GET, CONTAINER, "/openai/v1/containers/ID", None),
-        (Method::GET, CONTAINER, "/openai/v1/containers/ID/files", None),
-        (Method::DELETE, CONTAINER, "/openai/v1/containers/ID", None),
-        (Method::GET, CONTAINER, "/openai/v1/containers/ID/files/f", None),
-        (Method::GET, CONTAINER, "/openai/v1/containers/ID/files/f/content", None),
-        (Method::DELETE, CONTAINER, "/openai/v1/containers/ID/files/f", None),
-        (Method::GET, SANDBOX, "/e2b/sandboxes/ID", None),
-        (Method::DELETE, SANDBOX, "/e2b/sandboxes/ID", None),
-        (Method::POST, SANDBOX, "/e2b/sandboxes/ID/timeout", Some(json!({"timeout": 60}))),
-        (Method::POST, SANDBOX, "/e2b/sandboxes/ID/connect", Some(json!({"timeout": 60}))),
-        (Method::GET, LIBRECHAT, "/librechat/v1/files/ID", None),
-        (Method::GET, LIBRECHAT, "/librechat/v1/download/ID/f", None),
-        (Method::GET, LIBRECHAT, "/librechat/v1/sessions/ID/objects/f", None),
-        (Method::DELETE, LIBRECHAT, "/librechat/v1/files/ID/f", None),
-        (Method::GET, QUESTION, "/v1/approvals/ID", None),
-        (Method::POST, QUESTION, "/v1/approvals/ID", Some(json!({"answer": "no"}))),
-        (Method::DELETE, QUESTION, "/v1/approvals/ID", None),
-        tool(CONVERSATION, "sandbox_read_file", &json!({"conversationId": "ID", "path": "f"})),
-        tool(CONVERSATION, "sandbox_delete_file", &json!({"conversationId": "ID", "path": "f"})),
-        tool(CONVERSATION, "sandbox_list_files", &json!({"conversationId": "ID"})),
-        tool(CONVERSATION, "sandbox_list_sessions", &json!({"conversationId": "ID"})),
-        tool(CONVERSATION, "sandbox_interrupt", &json!({"conversationId": "ID"})),
-        tool(CONVERSATION, "sandbox_reset_session", &json!({"conversationId": "ID"})),
-        (Method::POST, CONVERSATION, "/mcp", Some(mcp(Some(1), "resources/read", &json!({"uri": FILE})))),
-        tool(RUN, "sandbox_get_run", &json!({"runId": "ID"})),
-        tool(RUN, "sandbox_cancel_run", &json!({"runId": "ID"})),
-        (Method::GET, MCP_SESSION, "/mcp#ID", None),
-        (Method::POST, MCP_SESSION, "/mcp#ID", Some(mcp(Some(7), "tools/list", &json!({})))),
-        (Method::POST, MCP_SESSION, "/mcp#ID", Some(mcp(None, "notifications/cancelled", &json!({"requestId": 1})))),
-        (Method::DELETE, MCP_SESSION, "/mcp#ID", None),
-    ]
-}
-
-fn tool(kind: usize, name: &str, arguments: &Value) -> Row {
-    (Method::POST, kind, "/mcp", Some(mcp(Some(1), "tools/call", &json!({"name": name, "arguments": arguments}))))
-}
-
-/// A request, or a notification, which has no id.
-fn mcp(id: Option<u32>, method: &str, params: &Value) -> Value {
-    let mut message = json!({"jsonrpc": "2.0", "method": method, "params": params});
-    if let Some(id) = id {
-        message["id"] = id.into();
-    }
-    message
 }
 
 impl World {
@@ -196,6 +88,7 @@ impl World {
         if in_header {
             // The first message of the first stream, which a client asks for that returns.
             request = request.header("mcp-session-id", id).header("last-event-id", "0/1").header("accept", BOTH);
+            request = request.header("e2b-sandbox-id", id);
         }
         match body {
             Some(body) => request.header("content-type", "application/json").body(body.to_string().replace("ID", id)),
@@ -252,8 +145,11 @@ async fn are_the_same(
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
     let cluster = Postgres::start().await;
-    let mut world = World::start(15, &[("DATABASE_URL", &Observer::url(&cluster))]).await;
+    let (url, folder) = (Observer::url(&cluster), tempfile::tempdir().expect("a folder"));
+    let skills = ("SANDBOX_SKILLS__ROOT", folder.path().to_str().expect("text"));
+    let mut world = World::start(15, &[("DATABASE_URL", &url), skills]).await;
     world.ask(&cluster.url()).await;
+    world.allow_browser().await;
     let own = world.server.http.put(format!("http://{}/v1/conversations/own/files/f", world.server.address));
     let own = own.bearer_auth(&world.owners[0].token).body("anns").send().await.expect("an answer");
     assert_eq!(own.status(), 201);
@@ -263,7 +159,7 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
         let name = format!("{method} {path} {}", body.as_ref().map(ToString::to_string).unwrap_or_default());
         let request = |id: &str| world.request(&method, path, body.as_ref(), id);
         let status = are_the_same(&observer, &name, &ids[kind], request).await;
-        assert_eq!(status, if ANSWERED.contains(&path) { 200 } else { 404 }, "{name}");
+        assert_eq!(status, expected(path), "{name}");
     }
     // What is observed is there: a run is looked for in the database, and a file on the disk.
     let run = observer.done(world.request(&Method::GET, "/v1/runs/ID", None, &ids[RUN][0]), &ids[RUN][0]).await;
@@ -277,6 +173,7 @@ async fn ids_of_another_owner_are_answered_as_ids_that_never_were() {
     assert_eq!((status, kept.as_str()), (200, "bobs"), "nothing was changed");
     let session = format!("/v1/sessions/{}", ids[SESSION][0]);
     assert_eq!(world.send(1, Method::GET, &session, None).await.0, 200, "it is open");
+    assert_eq!(world.send(1, Method::GET, "/v1/skills/theirs", None).await.0, 200, "it is kept");
     let mcp = world.server.http.delete(format!("http://{}/mcp", world.server.address));
     let mcp = mcp.bearer_auth(&world.owners[1].token).header("mcp-session-id", &ids[MCP_SESSION][0]);
     assert_eq!(mcp.send().await.expect("an answer").status(), 200, "it was open");
