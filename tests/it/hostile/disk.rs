@@ -8,13 +8,18 @@ use super::{
 };
 use crate::support::{Server, server::TOKEN, until};
 
-/// They write 1.2 GB or more where walks hardly find it.
-const HIDING: [&str; 5] = ["quota-linker", "quota-relinker", "quota-dancer", "quota-slow-tree", "quota-closed"];
+/// They write 1.2 GiB or more where walks hardly find it. With the time in which one is stopped, in seconds: two looks at
+/// the free space a quarter of a second apart, and the end of its sandbox. Looks at the slow tree are up to two seconds
+/// apart.
+const HIDING: [(&str, u64); 5] =
+    [("quota-linker", 2), ("quota-relinker", 2), ("quota-dancer", 2), ("quota-slow-tree", 4), ("quota-closed", 2)];
 /// A quota and a reserve of the disk that they exceed early.
 const SMALL: [(&str, &str); 2] =
     [("SANDBOX_QUOTA__BYTES_MAX", "104857600"), ("SANDBOX_QUOTA__FREE_BYTES_MIN", "67108864")];
-/// What one may have written when it is stopped, in MB.
-const WRITTEN_MAX: u64 = 900;
+/// Both, in MiB. A loss of free space up to so much may be another user's.
+const ALLOWED: u64 = 164;
+/// What one writes in a second at most, in MiB: a file of 30 MiB, and then it waits.
+const RATE: u64 = 150;
 /// How often each is tried: another process may free as much of the disk as it takes.
 const TRIES: usize = 3;
 
@@ -24,7 +29,7 @@ async fn run(server: &Server, conversation: &str, language: &str, program: &str)
     request.send().await.expect("an answer").json().await.expect("JSON")
 }
 
-/// How much a program had written when it was stopped, in MB.
+/// How much a program had written when it was stopped, in MiB.
 async fn written(server: &Server, attack: &Attack) -> u64 {
     let name = attack.full_name();
     let paced = attack.program.replace("my $PACE = 0;", "my $PACE = 0.2;");
@@ -42,14 +47,14 @@ async fn written(server: &Server, attack: &Attack) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_hides_what_it_writes_is_stopped_long_before_its_end() {
     let server = Server::with(&[&SETTINGS[..], &SMALL[..]].concat()).await;
-    let all = corpus::attacks(true).into_iter();
-    for attack in all.filter(|attack| attack.language == "bash" && HIDING.contains(&attack.name.as_str())) {
-        let mut tries = Vec::new();
-        while tries.len() < TRIES && tries.last().is_none_or(|written| *written > WRITTEN_MAX) {
+    for attack in corpus::attacks(true).into_iter().filter(|attack| attack.language == "bash") {
+        let Some((_, seconds)) = HIDING.iter().find(|(name, _)| *name == attack.name) else { continue };
+        let (most, mut tries) = (ALLOWED + seconds * RATE, Vec::new());
+        while tries.len() < TRIES && tries.last().is_none_or(|written| *written > most) {
             tries.push(written(&server, &attack).await);
         }
-        println!("{} was stopped after {tries:?} MB", attack.full_name());
-        assert!(tries.last().is_some_and(|written| *written <= WRITTEN_MAX), "{}: {tries:?} MB", attack.full_name());
+        println!("{} was stopped after {tries:?} MiB", attack.full_name());
+        assert!(tries.last().is_some_and(|written| *written <= most), "{}: {tries:?} MiB", attack.full_name());
     }
     server.settled().await;
     server.stop().await;
