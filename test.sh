@@ -256,7 +256,7 @@ main() {
   step "software bills" scripts/check-sbom.sh
   [ $profile != long ] || step "server without Kubernetes" cargo check --locked --no-default-features
   step "pinned images" scripts/check-pin.sh
-  # With CI=true it installs Debian's Go (90 MB) where that is missing; elsewhere it is skipped then.
+  # It installs Debian's Go (90 MB) where that is missing.
   step "Helm chart" scripts/chart.sh check
   if [ "$clients" = true ]; then
     step "clients that people use" check_clients

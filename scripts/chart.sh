@@ -4,7 +4,7 @@
 #   scripts/chart.sh render    writes the manifests
 #   scripts/chart.sh check     fails when they are not current; tries values that must be refused
 #   scripts/chart.sh server    has the API server of KUBECONFIG check them; changes nothing there
-# Ends with 77 where these packages are missing.
+# Installs these packages where it can, and ends with 77 where they are missing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,16 +17,27 @@ WORK=$(mktemp -d)
 readonly WORK
 trap 'rm -rf "$WORK"' EXIT
 
+# What is missing of Debian's packages; Go may come from elsewhere.
+missing() {
+  local name
+  has go || echo golang-go
+  for name in golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev golang-github-xeipuuv-gojsonschema-dev; do
+    package_is_here "$name" || echo "$name"
+  done
+}
+
 prepare() {
-  if [ "${CI:-}" = true ]; then
-    install_packages golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev \
-      golang-github-xeipuuv-gojsonschema-dev
+  local missing
+  mapfile -t missing < <(missing)
+  if has apt-get && may_be_root; then
+    # In a subshell: this is the only step that needs them, and is skipped where they cannot be installed.
+    (install_packages "${missing[@]}") || true
+    mapfile -t missing < <(missing)
   fi
-  if ! has go || [ ! -d /usr/share/gocode/src/github.com/Masterminds/sprig ]; then
-    say "Debian's golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and" \
-      "golang-github-xeipuuv-gojsonschema-dev are not all installed, so the chart was not rendered."
+  [ ${#missing[@]} -eq 0 ] || {
+    say "the chart was not rendered, which needs Debian's packages ${missing[*]}."
     exit $SKIPPED
-  fi
+  }
   GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$WORK/cache go build -o "$WORK/render" scripts/chart/render.go
 }
 
@@ -113,10 +124,14 @@ server() {
   render -f "$WORK/values.yaml" -k "$version" | kubectl apply --dry-run=server --validate=true -f -
 }
 
-prepare
-case ${1:-} in
-  render) manifests "$MANIFESTS" ;;
-  check) check ;;
-  server) server ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
-esac
+main() {
+  prepare
+  case ${1:-} in
+    render) manifests "$MANIFESTS" ;;
+    check) check ;;
+    server) server ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+}
+
+main "$@"

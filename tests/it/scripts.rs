@@ -1,6 +1,7 @@
 //! Parts of the scripts, as functions without an engine: what they find on machines that a test cannot be.
 
 mod images;
+mod machines;
 
 use std::{
     fs,
