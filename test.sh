@@ -10,6 +10,8 @@ export PROGRAM=test
 . scripts/provision.sh
 
 readonly TOOLS=$PWD/target/test-tools
+# Before those of the machine, which may be older.
+export PATH=$TOOLS/cargo/bin:$PATH
 # shellcheck source=scripts/test/machine.sh
 . scripts/test/machine.sh
 # shellcheck source=scripts/test/clients.sh
@@ -106,7 +108,7 @@ with_streamed_files() { TEST_FILES=streamed "$@"; }
 
 # $1: a profile of .config/nextest.toml, then arguments of cargo nextest run.
 run_tests() {
-  PATH=$PATH:$TOOLS/cargo/bin cargo nextest run --locked --workspace --profile "$@"
+  cargo nextest run --locked --workspace --profile "$@"
 }
 
 # $1: a profile. Those of root only where this is root, and without CI=true the parts of root are not missed.
@@ -127,7 +129,7 @@ by_root() {
   may_be_root || { say "this runs as root, and there is no sudo."; return "$SKIPPED"; }
   local status=0
   # sudo has a PATH of its own; cargo finds its tools by HOME.
-  sudo --preserve-env env "PATH=$PATH:$TOOLS/cargo/bin" "HOME=$HOME" "$@" || status=$?
+  sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" "$@" || status=$?
   as_root chown -R "$(id -u):$(id -g)" target
   return "$status"
 }
@@ -179,9 +181,8 @@ check_scripts() {
 }
 
 check_crates() {
-  has cargo-deny || [ -x "$TOOLS/cargo/bin/cargo-deny" ] ||
-    cargo install --quiet --locked --root "$TOOLS/cargo" cargo-deny || return
-  PATH=$PATH:$TOOLS/cargo/bin cargo deny --all-features check
+  has cargo-deny || install_crate cargo-deny || return
+  cargo deny --all-features check
 }
 
 main() {

@@ -4,7 +4,7 @@
 # cached on this machine is not visible there, so a step that no script provides fails as it does for a new user.
 #
 # Shared with this machine are its kernel, its network, its certificate authorities and the Rust toolchain, which README
-# asks for, with cargo-nextest where it is installed: compiling that takes minutes and tries nothing of this repository.
+# asks for.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,9 +24,10 @@ readonly PASSED_ON=("${PROXIES[@]}" SSL_CERT_FILE CURL_CA_BUNDLE REQUESTS_CA_BUN
 
 usage() {
   cat <<TEXT
-Usage: scripts/clean-room.sh [--suite NAME] [--user] [--keep] [--] COMMAND [ARGUMENT...]
+Usage: scripts/clean-room.sh [--suite NAME] [--user] [--nextest] [--keep] [--] COMMAND [ARGUMENT...]
   --suite NAME   the Debian release of the room: bookworm (default) or trixie
   --user         the command runs as a user with sudo instead of as root
+  --nextest      lends the room this machine's cargo-nextest, which test.sh compiles in minutes otherwise
   --keep         the room's folder is left, and named
 Needs root or sudo, $DISK_GB GB of free disk, and mmdebstrap, which it installs.
 Example: scripts/clean-room.sh ./test.sh
@@ -74,10 +75,11 @@ copy_repository() {
   rm "$GIT_CONFIG_GLOBAL"
 }
 
-# Runs in namespaces of its own, as root. $1: the room, $2: the user, $3: the toolchain, then the command.
+# Runs in namespaces of its own, as root. $1: the room, $2: the user, $3: the toolchain, $4: cargo-nextest or nothing,
+# then the command.
 enter() {
-  local room=$1 user=$2 toolchain=$3 words=() name
-  shift 3
+  local room=$1 user=$2 toolchain=$3 nextest=$4 words=() name
+  shift 4
   mount --bind "$room" "$room"
   cd "$room"
   mount -t proc proc proc
@@ -86,9 +88,9 @@ enter() {
   mount -t tmpfs -o mode=0755 tmpfs run
   mkdir -p opt/rust before
   mount --bind -o ro "$toolchain" opt/rust
-  if has cargo-nextest; then
+  if [ -n "$nextest" ]; then
     touch usr/local/bin/cargo-nextest
-    mount --bind -o ro "$(command -v cargo-nextest)" usr/local/bin/cargo-nextest
+    mount --bind -o ro "$nextest" usr/local/bin/cargo-nextest
   fi
   pivot_root . before
   umount -l before
@@ -118,12 +120,13 @@ enter() {
 }
 
 main() {
-  local suite=bookworm user=root keep=no arguments=("$@")
+  local suite=bookworm user=root keep=no nextest='' arguments=("$@")
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; return ;;
       --suite) suite=${2:?--suite takes a name}; shift ;;
       --user) user=tester ;;
+      --nextest) nextest=$(command -v cargo-nextest) || die "there is no cargo-nextest to lend." ;;
       --keep) keep=yes ;;
       --) shift; break ;;
       -*) usage >&2; exit 2 ;;
@@ -157,11 +160,11 @@ main() {
   copy_repository "$room"
   say "running $* as $user"
   local status=0
-  export -f enter has
+  export -f enter
   # shellcheck disable=SC2016 # the inner shell fills these in
   PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts --propagation private \
     bash -c 'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \
-    "$room" "$user" "$(rustc --print sysroot)" "$@" || status=$?
+    "$room" "$user" "$(rustc --print sysroot)" "$nextest" "$@" || status=$?
   say "$* ended with status $status"
   return "$status"
 }

@@ -16,11 +16,13 @@ may_be_root() { is_root || has sudo; }
 
 readonly RUST_MIN=1.95
 
+# $1: the least version, $2: another one, with more behind it.
+is_at_least() { printf '%s\n' "$1" "${2%%[!0-9.]*}" | sort -CV; }
+
 # Whether cargo is here, of a Rust that the workspace compiles with. Debian 13 has 1.85.
 has_rust() {
   local version
-  has cargo && version=$(cargo --version) && version=${version#cargo } &&
-    printf '%s\n' "$RUST_MIN" "${version%%[ -]*}" | sort -CV
+  has cargo && version=$(cargo --version) && is_at_least "$RUST_MIN" "${version#cargo }"
 }
 
 # Whether dist/ has all that cargo makes, from this machine or another one.

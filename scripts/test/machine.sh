@@ -47,9 +47,24 @@ install_postgres() {
   install_packages postgresql
 }
 
+# Whether cargo-nextest is here, of a version that knows the settings of .config/nextest.toml.
+has_nextest() {
+  local version
+  has cargo-nextest && version=$(cargo-nextest --version) && is_at_least "$NEXTEST" "${version#cargo-nextest }"
+}
+
 # The runner of the tests: one process and one time limit for each test. Its updater, with HTTP and TLS, is left out.
 install_nextest() {
-  has cargo-nextest || [ -x "$TOOLS/cargo/bin/cargo-nextest" ] ||
-    cargo install --quiet --locked --debug --root "$TOOLS/cargo" "cargo-nextest@$NEXTEST" \
-      --no-default-features --features default-no-update
+  has_nextest ||
+    install_crate --debug "cargo-nextest@$NEXTEST" --no-default-features --features default-no-update
+}
+
+# $@: a crate and options of cargo install. It is compiled below TOOLS, because the folder of temporary files may be
+# small, and in memory; and not as compile_once has it.
+install_crate() {
+  local status=0
+  env -u RUSTFLAGS -u RUSTC_WORKSPACE_WRAPPER -u CARGO_BUILD_TARGET CARGO_PROFILE_DEV_DEBUG=false \
+    cargo install --quiet --locked --root "$TOOLS/cargo" --target-dir "$TOOLS/cargo/build" "$@" || status=$?
+  rm -rf "$TOOLS/cargo/build"
+  return "$status"
 }
