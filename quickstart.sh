@@ -9,7 +9,7 @@ export PROGRAM=quickstart
 # shellcheck source=scripts/quickstart/state.sh
 . scripts/quickstart/state.sh
 
-readonly PORT_DEFAULT=8080 SOCKET_DEFAULT=/var/run/docker.sock
+readonly PORT_DEFAULT=8080 SOCKET_DEFAULT=${ENGINE_DEFAULT#unix://}
 readonly READY_SECONDS=90
 readonly RUN_DIR=target/run
 readonly PID_FILE=$RUN_DIR/server.pid PORT_FILE=$RUN_DIR/server.port LOG_FILE=$RUN_DIR/server.log

@@ -221,7 +221,7 @@ main() {
   fi
 
   if [ $kubernetes = yes ]; then
-    need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
+    need "engine" use_engine "$PWD/test.sh" "${arguments[@]}"
     need "runner images" ./build.sh runners
     need "PostgreSQL" install_postgres
     need "test runner" install_nextest
@@ -235,7 +235,7 @@ main() {
   need "compiler" install_compiler
   begin lints check_lints
   need "packages" install_machine
-  need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
+  need "engine" use_engine "$PWD/test.sh" "${arguments[@]}"
   begin clients install_clients "$clients"
   begin images build_images
   step "format" cargo fmt --all --check

@@ -142,16 +142,30 @@ pull() {
 # The docker command does not imply an engine: it may be only a client.
 engine_answers() { has docker && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
+# The address of the engine that the docker command uses, or nothing without that command.
+engine_address() {
+  local address=${DOCKER_HOST:-}
+  [ -n "$address" ] || address=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || address=
+  printf '%s\n' "$address"
+}
+
+readonly ENGINE_DEFAULT=unix:///var/run/docker.sock
+
 # Ensures that a Docker engine answers, or says in one sentence why it does not. $@: the command to run again as a new
 # member of the engine's group, if that is needed.
 ensure_engine() {
   engine_answers && return
-  [ -z "${DOCKER_HOST:-}" ] ||
-    die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
+  local address
+  address=$(engine_address)
+  if [ "${address:-$ENGINE_DEFAULT}" != "$ENGINE_DEFAULT" ]; then
+    has docker || die "there is no docker command for the engine at $address; install it and run this again."
+    die "no Docker engine answers at $address; start it, or name another one by DOCKER_HOST or 'docker context use'," \
+      "and run this again."
+  fi
   ! engine_refuses || join_or_leave "$@"
   if ! has dockerd; then
     say "there is no Docker engine on this machine"
-    install_packages docker.io
+    install_docker
   fi
   # From Debian 13 on the command is a package of its own, which docker.io only recommends.
   has docker || install_packages "$(package_name "docker-cli|docker.io")"
@@ -160,6 +174,19 @@ ensure_engine() {
     join_docker_group "$@"
   fi
   engine_answers || die "the Docker engine was started but does not answer; see $ENGINE_LOG or 'journalctl -u docker'."
+}
+
+# The engine looks for the program that loads its profile of AppArmor once, when the package starts it. Without it,
+# Docker 20.10 starts no container, and later ones start each without the profile.
+install_docker() {
+  ! has_apparmor || has apparmor_parser || install_packages apparmor
+  install_packages docker.io
+}
+
+# Whether the kernel has AppArmor, and this machine is no container, where profiles often cannot be loaded.
+has_apparmor() {
+  [ -d /sys/kernel/security/apparmor ] && [ ! -e /run/systemd/container ] &&
+    [ "$(cat /sys/module/apparmor/parameters/enabled 2>/dev/null)" = Y ]
 }
 
 # Whether this user may not use the engine's socket.

@@ -115,10 +115,10 @@ engine_is_rootless() { [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/n
 # The socket of the engine that the docker command uses, for the server. Of an engine on another machine it is the usual
 # one.
 engine_socket() {
-  local host=${DOCKER_HOST:-}
-  [ -n "$host" ] || host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || host=
-  case $host in
-    unix://*) setting DOCKER_SOCKET "${host#unix://}" ;;
+  local address
+  address=$(engine_address)
+  case $address in
+    unix://*) setting DOCKER_SOCKET "${address#unix://}" ;;
     *) setting DOCKER_SOCKET "$SOCKET_DEFAULT" ;;
   esac
 }

@@ -3,6 +3,17 @@
 # is installed for this checkout alone.
 readonly NEXTEST=0.9.143
 
+# The tests and the server know no contexts of the docker command. $@: as of ensure_engine.
+use_engine() {
+  ensure_engine "$@"
+  local address
+  address=$(engine_address)
+  case $address in
+    "$ENGINE_DEFAULT") ;;
+    unix://*) export DOCKER_HOST=$address ;;
+  esac
+}
+
 # What cargo needs.
 install_compiler() {
   local missing=()
@@ -24,7 +35,7 @@ install_machine() {
   has git || missing+=(git)
   has ssh || missing+=(openssh-client)
   # The tests kill an engine of their own, wherever the engine is that the others use.
-  { has dockerd && has containerd; } || missing+=(docker.io)
+  { has dockerd && has containerd; } || install_docker
   has podman || missing+=(podman catatonit crun)
   has npm || missing+=(nodejs npm)
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)

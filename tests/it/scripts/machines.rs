@@ -75,3 +75,32 @@ fn the_test_runner_is_new_enough_and_compiled_apart() {
                   --features default-no-update\n";
     prints(&functions_of("test.sh"), RUNNER, wanted);
 }
+
+/// Engines that a context of the docker command names, then ones that do not answer; and where the kernel has AppArmor.
+const ENGINES: &str = r#"
+. ./functions.sh
+unset DOCKER_HOST
+docker() { echo "$named"; }
+engine_answers() { return 0; }
+for named in unix:///var/run/docker.sock ssh://far.example unix:///run/user/8/docker.sock; do
+  (use_engine && echo "${DOCKER_HOST:-by default}")
+done
+engine_answers() { return 1; }
+(ensure_engine) || echo "status $?"
+has() { return 1; }
+(DOCKER_HOST=tcp://far.example:2376 ensure_engine) || echo "status $?"
+install_packages() { echo "installs $*"; }
+has_apparmor() { return 1; }
+install_docker
+has_apparmor() { return 0; }
+install_docker
+"#;
+
+#[test]
+fn the_engine_of_the_context_is_the_one_of_the_tests_and_is_named_where_it_is_down() {
+    let wanted = "by default\nby default\nunix:///run/user/8/docker.sock\nstatus 1\nstatus 1\n\
+                  installs docker.io\ninstalls apparmor\ninstalls docker.io\n";
+    let err = prints(&functions_of("test.sh"), ENGINES, wanted);
+    assert!(err.contains("answers at unix:///run/user/8/docker.sock"), "{err}");
+    assert!(err.contains("no docker command for the engine at tcp://far.example:2376"), "{err}");
+}
