@@ -177,7 +177,8 @@ make_root() {
   [ ! -d "$root" ] || return 0
   may_be_root || die "$root, where files are kept, is not there; create it, or set SANDBOX_ROOT in .env."
   say "making $root for the files of conversations"
-  as_root mkdir -p "$root"
+  # Also the folders above it, which the server passes through.
+  (umask 022 && as_root mkdir -p "$root")
   as_root chmod 0711 "$root"
   # A rootless engine's root is this user.
   { has_compose && ! engine_is_rootless; } || as_root chown "$(id -u):$(id -g)" "$root"

@@ -128,8 +128,8 @@ by_root() {
   if is_root; then "$@"; return; fi
   may_be_root || { say "this runs as root, and there is no sudo."; return "$SKIPPED"; }
   local status=0
-  # sudo has a PATH of its own; cargo finds its tools by HOME.
-  sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" "$@" || status=$?
+  # sudo has a PATH of its own, and the C library takes TMPDIR away from it; cargo finds its tools by HOME.
+  sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" ${TMPDIR:+"TMPDIR=$TMPDIR"} "$@" || status=$?
   as_root chown -R "$(id -u):$(id -g)" target
   return "$status"
 }
@@ -201,6 +201,7 @@ main() {
   done
   # A step that ends the run leaves nothing behind that still compiles or downloads.
   trap end_jobs EXIT
+  prepare_environment
   has_rust || die "the tests need Rust 1.95 or newer; install it and run this again."
   [ "${CI:-}" != true ] || compile_once
   # Tests wait for containers and clocks about half of their time. Those that load the machine run alone.
@@ -209,6 +210,7 @@ main() {
   rm -f target/nextest/*/junit.xml
 
   if [ $quick = yes ]; then
+    need "clone" check_clone
     step "format" cargo fmt --all --check
     step "scripts" check_scripts
     step "lints" check_lints
@@ -235,6 +237,7 @@ main() {
   need "compiler" install_compiler
   begin lints check_lints
   need "packages" install_machine
+  need "clone" check_clone
   need "engine" use_engine "$PWD/test.sh" "${arguments[@]}"
   begin clients install_clients "$clients"
   begin images build_images

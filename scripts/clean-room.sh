@@ -145,6 +145,8 @@ main() {
   remove_left_rooms
   check_disk
 
+  # The room's user may read its files.
+  umask 022
   # Global, not local: the trap outlives this function.
   room=$(mktemp -d "$ROOMS/clean-room.XXXXXX")
   chmod 0755 "$room"

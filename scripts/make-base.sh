@@ -51,8 +51,12 @@ main() {
     die "cannot reach a Docker engine; start it, or set DOCKER_HOST, and run this again."
   install_tools
 
+  # Every user may read the files of the image.
+  umask 022
+  local folder
+  folder=$(temporary_folder) || exit
   # Global, not local: the trap outlives this function.
-  work=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-base.XXXXXX")
+  work=$(mktemp -d "$folder/sandbox-base.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   local mirror security sources=()
   mirror=$(host_mirror main)

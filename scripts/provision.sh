@@ -33,6 +33,21 @@ has_binaries() {
   done
 }
 
+# Prints a folder for temporary files in which programs may be executed: some machines mount /tmp so that they may not.
+temporary_folder() {
+  local folder file may
+  for folder in "${TMPDIR:-/tmp}" /var/tmp; do
+    file=$(mktemp "$folder/sandbox.XXXXXX" 2>/dev/null) || continue
+    chmod +x "$file"
+    may=no
+    [ ! -x "$file" ] || may=yes
+    rm -f "$file"
+    [ $may = no ] || { printf '%s\n' "$folder"; return; }
+  done
+  say "programs may be executed neither in ${TMPDIR:-/tmp} nor in /var/tmp; set TMPDIR to another folder."
+  return 1
+}
+
 # For a trap on EXIT: ends the jobs of this script that still run. They share its process group, so they outlive it.
 end_jobs() {
   local job
@@ -272,9 +287,9 @@ quoted() {
 }
 readonly QUOTE="'\\''"
 
-# A trap on EXIT is not run by exec.
+# A trap on EXIT is not run by exec, and the C library takes TMPDIR away from a program that is setuid, as sg is.
 again_as_member() {
   end_jobs
   wait
-  exec sg docker -c "$(quoted "$@")"
+  exec sg docker -c "$(quoted ${TMPDIR:+env "TMPDIR=$TMPDIR"} "$@")"
 }

@@ -3,6 +3,32 @@
 # is installed for this checkout alone.
 readonly NEXTEST=0.9.143
 
+# Makes what the tests inherit the same for every user: files that other users' programs can read, messages in English,
+# descriptors for thousands of connections, no proxy before this machine's own addresses, a checkout that git reads also
+# where another user owns it, and temporary files that can be executed.
+prepare_environment() {
+  umask 022
+  unset LANGUAGE
+  export LC_ALL=C.UTF-8
+  ulimit -Sn 65536 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
+  local direct=${no_proxy:-${NO_PROXY:-}} count=${GIT_CONFIG_COUNT:-0} folder
+  case $(compgen -e) in
+    *_proxy* | *_PROXY*)
+      export no_proxy=${direct:+$direct,}localhost,127.0.0.1,::1
+      export NO_PROXY=$no_proxy
+      ;;
+  esac
+  export "GIT_CONFIG_KEY_$count=safe.directory" "GIT_CONFIG_VALUE_$count=$(pwd -P)" GIT_CONFIG_COUNT=$((count + 1))
+  folder=$(temporary_folder) || exit
+  [ "$folder" = /tmp ] || export TMPDIR=$folder
+}
+
+# Several steps and tests list the files of the repository.
+check_clone() {
+  git ls-files --error-unmatch test.sh >/dev/null 2>&1 ||
+    die "the tests need git and a clone; in an unpacked archive run 'git init && git add .' and this again."
+}
+
 # The tests and the server know no contexts of the docker command. $@: as of ensure_engine.
 use_engine() {
   ensure_engine "$@"

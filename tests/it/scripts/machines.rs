@@ -76,6 +76,34 @@ fn the_test_runner_is_new_enough_and_compiled_apart() {
     prints(&functions_of("test.sh"), RUNNER, wanted);
 }
 
+/// A user with a strict umask, few descriptors, German messages and a proxy, whose folder for temporary files executes
+/// nothing; and a folder that no list of Git's names.
+const ENVIRONMENT: &str = r#"
+. ./functions.sh
+mkdir noexec
+chmod() { [[ $2 = */noexec/* ]] || command chmod "$@"; }
+(check_clone) || true
+git init -q && touch test.sh && git add test.sh && check_clone && echo a clone
+unset http_proxy no_proxy NO_PROXY GIT_CONFIG_COUNT
+export LC_ALL=de_DE.UTF-8 LANGUAGE=de https_proxy=http://proxy.example NO_PROXY=.example TMPDIR=$PWD/noexec
+umask 077
+ulimit -Sn 64
+prepare_environment
+echo "$(umask) $LC_ALL ${LANGUAGE:-} $no_proxy $NO_PROXY $TMPDIR"
+git config --get-all safe.directory | sed "s|^$(pwd -P)$|its own folder|"
+[ "$(ulimit -Sn)" -gt 64 ] && echo more descriptors
+ls noexec
+"#;
+
+#[test]
+fn the_tests_inherit_the_same_environment_from_every_user() {
+    let wanted = "a clone\n\
+                  0022 C.UTF-8  .example,localhost,127.0.0.1,::1 .example,localhost,127.0.0.1,::1 /var/tmp\n\
+                  its own folder\nmore descriptors\n";
+    let err = prints(&functions_of("test.sh"), ENVIRONMENT, wanted);
+    assert!(err.contains("git init && git add ."), "{err}");
+}
+
 /// Engines that a context of the docker command names, then ones that do not answer; and where the kernel has AppArmor.
 const ENGINES: &str = r#"
 . ./functions.sh
@@ -103,4 +131,25 @@ fn the_engine_of_the_context_is_the_one_of_the_tests_and_is_named_where_it_is_do
     let err = prints(&functions_of("test.sh"), ENGINES, wanted);
     assert!(err.contains("answers at unix:///run/user/8/docker.sock"), "{err}");
     assert!(err.contains("no docker command for the engine at tcp://far.example:2376"), "{err}");
+}
+
+/// A user with a strict umask, who joins the engine's group; sg is setuid, so it has no `TMPDIR`.
+const USER: &str = r#"
+. ./functions.sh
+umask 077
+has_compose() { return 0; }; engine_is_rootless() { return 1; }; may_be_root() { return 0; }; as_root() { "$@"; }
+SANDBOX_ROOT=$PWD/above/root make_root
+stat -c %a above above/root
+mkdir bin
+printf '#!/bin/sh
+unset TMPDIR
+exec sh -c "$3"
+' >bin/sg
+chmod +x bin/sg
+PATH=$PWD/bin:$PATH TMPDIR='/srv/a b' again_as_member sh -c 'echo "$TMPDIR"'
+"#;
+
+#[test]
+fn a_users_umask_and_folder_for_temporary_files_do_no_harm() {
+    prints(&functions_of("quickstart.sh"), USER, "755\n711\n/srv/a b\n");
 }
