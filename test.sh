@@ -16,8 +16,8 @@ export PATH=$TOOLS/cargo/bin:$PATH
 . scripts/test/machine.sh
 # shellcheck source=scripts/test/clients.sh
 . scripts/test/clients.sh
-# Tests that mount file systems, or of a server that is root.
-readonly OF_ROOT='test(/^(own_disk|compose|quickstart|users|history_api::read_only)::/)
+# Tests that mount file systems, start an engine, or are of a server that is root.
+readonly OF_ROOT='test(/^(own_disk|compose|quickstart|users|engine_killed|history_api::read_only)::/)
   or test(/sqlite_on_a_full_disk|nothing_that_a_program_does_to_its_packages|^network::resolver::/)'
 # Tests of which a part needs root, beside one that a user runs.
 readonly OF_ROOT_TOO='test(/^(adapters::storage|services::quota)::tests::/)'

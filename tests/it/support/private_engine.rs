@@ -1,5 +1,5 @@
 //! A private Docker engine that a test can kill and restart, beside the machine's, with its own folders, control groups
-//! and containerd. It needs root, or `sudo` without a password.
+//! and containerd. It needs root.
 //!
 //! Its drop always ends its processes, including its containers', and removes its mounts, control groups and folders.
 
@@ -15,7 +15,6 @@ use bollard::{
     query_parameters::{BuildImageOptionsBuilder, ImportImageOptionsBuilder},
 };
 use futures_util::TryStreamExt as _;
-use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use super::{engines, until};
@@ -145,7 +144,7 @@ impl PrivateEngine {
     }
 
     fn spawn_containerd(&self) -> Child {
-        let mut containerd = as_root("containerd");
+        let mut containerd = Command::new("containerd");
         containerd.args(["--log-level", "warn"]).arg("--config").arg(self.run("containerd.toml"));
         containerd.arg("--address").arg(self.run("c.sock"));
         containerd.arg("--root").arg(self.data.path().join("c")).arg("--state").arg(self.run("c"));
@@ -155,7 +154,7 @@ impl PrivateEngine {
     fn spawn_dockerd(&self, live_restore: bool) -> Child {
         // A separate network namespace: an engine configured without a bridge removes the bridge of the machine's
         // engine.
-        let mut dockerd = as_root("unshare");
+        let mut dockerd = Command::new("unshare");
         dockerd.args(["--net", "--", "dockerd"]);
         for (option, value) in [
             ("--host", PathBuf::from(self.host())),
@@ -236,7 +235,7 @@ impl PrivateEngine {
         let shims = fs::read_dir(self.run("c/io.containerd.runtime.v2.task/moby")).into_iter().flatten().flatten();
         let sockets = shims.filter_map(|shim| fs::read_to_string(shim.path().join("address")).ok());
         for socket in sockets.filter_map(|address| address.trim().strip_prefix("unix://").map(str::to_owned)) {
-            drop(as_root("rm").arg("-f").arg(socket).status());
+            drop(fs::remove_file(socket));
         }
     }
 
@@ -266,29 +265,20 @@ impl Drop for PrivateEngine {
         for line in mounts.lines().rev() {
             let point = line.split(' ').nth(4).unwrap_or_default();
             if folders.iter().any(|folder| Path::new(point).starts_with(folder)) {
-                drop(as_root("umount").arg("-l").arg(point).status());
+                drop(Command::new("umount").arg("-l").arg(point).status());
             }
         }
         let groups = format!("find /sys/fs/cgroup -depth -type d -path '*/{0}*' -exec rmdir {{}} +", self.group());
-        drop(as_root("sh").arg("-c").arg(groups).stderr(Stdio::null()).status());
-        drop(as_root("rm").arg("-rf").args(folders).status());
+        drop(Command::new("sh").arg("-c").arg(groups).stderr(Stdio::null()).status());
+        drop(Command::new("rm").arg("-rf").args(folders).status());
     }
-}
-
-fn as_root(program: &str) -> Command {
-    if geteuid().is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("sudo");
-    command.args(["-n", "--", program]);
-    command
 }
 
 fn kill(signal: &str, pids: &[u32]) {
     if !pids.is_empty() {
         // Who is gone already is no failure.
-        let mut kill = as_root("kill");
-        drop(kill.arg(signal).args(pids.iter().map(u32::to_string)).stderr(Stdio::null()).status());
+        let pids = pids.iter().map(u32::to_string);
+        drop(Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status());
     }
 }
 
