@@ -16,6 +16,8 @@ export PATH=$TOOLS/cargo/bin:$PATH
 . scripts/test/machine.sh
 # shellcheck source=scripts/test/clients.sh
 . scripts/test/clients.sh
+# shellcheck source=scripts/test/bystanders.sh
+. scripts/test/bystanders.sh
 # Tests that mount file systems, start an engine, or are of a server that is root.
 readonly OF_ROOT='test(/^(own_disk|compose|quickstart|users|engine_killed|history_api::read_only)::/)
   or test(/sqlite_on_a_full_disk|nothing_that_a_program_does_to_its_packages|^network::resolver::/)'
@@ -200,7 +202,7 @@ main() {
     shift
   done
   # A step that ends the run leaves nothing behind that still compiles or downloads.
-  trap end_jobs EXIT
+  trap 'end_jobs; end_bystanders' EXIT
   prepare_environment
   has_rust || die "the tests need Rust 1.95 or newer; install it and run this again."
   [ "${CI:-}" != true ] || compile_once
@@ -247,6 +249,7 @@ main() {
   need "test runner" install_nextest
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
+  need "containers of others" start_bystanders
   need "clients" ended clients
   step "Python client" check_client
   step "tests" run_mine "$profile"
@@ -265,6 +268,7 @@ main() {
   if [ "$clients" = true ]; then
     step "clients that people use" check_clients
   fi
+  step "containers of others are as they were" check_bystanders
   if [ $deny = yes ]; then
     step "crates" check_crates
   fi

@@ -153,3 +153,33 @@ PATH=$PWD/bin:$PATH TMPDIR='/srv/a b' again_as_member sh -c 'echo "$TMPDIR"'
 fn a_users_umask_and_folder_for_temporary_files_do_no_harm() {
     prints(&functions_of("quickstart.sh"), USER, "755\n711\n/srv/a b\n");
 }
+
+/// Two containers that are started, one of which ends meanwhile.
+const BYSTANDERS: &str = r#"
+. ./functions.sh
+mkdir there
+printf '#!/bin/sh
+echo base
+' >build.sh
+chmod +x build.sh
+docker() {
+  case $1 in
+    run) mktemp there/XXXXXX; [ "${*: -3}" = 'base sleep 1d' ] ;;
+    inspect) [ ! -e "$4" ] || echo true ;;
+    rm) rm -f "${@:3}" ;;
+  esac
+}
+end_bystanders
+start_bystanders && echo "${#BYSTANDERS[@]} started" && check_bystanders && echo all there
+rm "${BYSTANDERS[0]}"
+check_bystanders || echo "status $?"
+end_bystanders
+ls there
+"#;
+
+#[test]
+fn the_containers_of_others_are_missed_when_one_is_gone() {
+    let wanted = "2 started\nall there\nstatus 1\n";
+    let err = prints(&functions_of("test.sh"), BYSTANDERS, wanted);
+    assert_eq!(err.matches("was ended: there/").count(), 1, "{err}");
+}
