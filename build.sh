@@ -103,15 +103,16 @@ place() {
 # container's files cannot be shared with the build of another image, so they lie in runners/init, where the runners'
 # builds see them.
 build_init() {
-  local target name programs=(sandbox-init sandbox-bridge sandbox-channels)
+  local target folder name programs=(sandbox-init sandbox-bridge sandbox-channels)
   if has_rust; then
     target=$(rustc -vV | sed -n 's/^host: //p')
     say "building ${programs[*]}"
     RUSTFLAGS='-C target-feature=+crt-static' \
       cargo build --profile init --locked "${programs[@]/#/--package=}" --target "$target" ||
       die "cargo could not build ${programs[*]}; its messages are above."
+    folder=$(target_folder)
     for name in "${programs[@]}"; do
-      place dist "$name" < "${CARGO_TARGET_DIR:-target}/$target/init/$name"
+      place dist "$name" < "$folder/$target/init/$name"
     done
   elif has_binaries; then
     say "using ${programs[*]} in dist/, which are there"
@@ -236,7 +237,7 @@ build_binary() {
   RUSTFLAGS='-C target-feature=+crt-static' \
     cargo build --release --locked --bin mcp-sandbox-server --target "$target" ||
     die "cargo could not build the server; its messages are above."
-  place_binary "${CARGO_TARGET_DIR:-target}/$target/release/mcp-sandbox-server"
+  place_binary "$(target_folder)/$target/release/mcp-sandbox-server"
 }
 
 # $1: a binary

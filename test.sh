@@ -123,7 +123,7 @@ run_those_of_root() {
   by_root cargo nextest run --locked --workspace --profile "$1" --no-fail-fast -E "$OF_ROOT or $OF_ROOT_TOO"
 }
 
-report() { step "tests at their first attempt" scripts/test/report.py target/nextest/*/junit.xml; }
+report() { step "tests at their first attempt" scripts/test/report.py "$TARGET"/nextest/*/junit.xml; }
 
 # Runs a command as root with the tools of this user.
 by_root() {
@@ -132,7 +132,7 @@ by_root() {
   local status=0
   # sudo has a PATH of its own, and the C library takes TMPDIR away from it; cargo finds its tools by HOME.
   sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" ${TMPDIR:+"TMPDIR=$TMPDIR"} "$@" || status=$?
-  as_root chown -R "$(id -u):$(id -g)" target
+  as_root chown -R "$(id -u):$(id -g)" target "$TARGET"
   return "$status"
 }
 
@@ -146,7 +146,7 @@ build_images() {
 finish_images() {
   ended images || return
   [ "${CI:-}" = true ] || return 0
-  strip --strip-debug -o target/server "target/$CARGO_BUILD_TARGET/debug/mcp-sandbox-server" &&
+  strip --strip-debug -o target/server "$TARGET/$CARGO_BUILD_TARGET/debug/mcp-sandbox-server" &&
     SERVER_BINARY=target/server ./build.sh server
 }
 
@@ -208,8 +208,9 @@ main() {
   [ "${CI:-}" != true ] || compile_once
   # Tests wait for containers and clocks about half of their time. Those that load the machine run alone.
   export NEXTEST_TEST_THREADS=$((($(nproc) * 3 + 1) / 2))
+  TARGET=$(target_folder)
   # Those of an earlier run are not in this one's report.
-  rm -f target/nextest/*/junit.xml
+  rm -f "$TARGET"/nextest/*/junit.xml
 
   if [ $quick = yes ]; then
     need "clone" check_clone

@@ -25,6 +25,11 @@ has_rust() {
   has cargo && version=$(cargo --version) && is_at_least "$RUST_MIN" "${version#cargo }"
 }
 
+# Prints where cargo puts what it compiles: the environment and its own settings may name another folder than target.
+target_folder() {
+  cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
+}
+
 # Whether dist/ has all that cargo makes, from this machine or another one.
 has_binaries() {
   local name

@@ -76,6 +76,26 @@ fn former_runner_images_are_named_with_their_sizes() {
     prints(&functions_of("build.sh"), FORMER, wanted);
 }
 
+/// A user whose settings of cargo name a folder for all that it compiles.
+const ELSEWHERE: &str = r#"
+. ./functions.sh
+has_rust() { return 0; }
+rustc() { echo 'host: here'; }
+cargo() {
+  case $1 in
+    metadata) printf '{"packages":[],"target_directory":"%s","version":1}\n' "$PWD/else where" ;;
+    build) mkdir -p "else where/here/release" && echo server >"else where/here/release/mcp-sandbox-server" ;;
+  esac
+}
+build_binary
+cat dist/mcp-sandbox-server
+"#;
+
+#[test]
+fn the_server_is_taken_from_where_cargo_puts_it() {
+    prints(&functions_of("build.sh"), ELSEWHERE, "server\n");
+}
+
 /// Where no Rust is installed, a container compiles the server from what `.dockerignore` lets through.
 #[test]
 fn files_that_are_compiled_into_the_server_reach_the_build_of_its_image() {
