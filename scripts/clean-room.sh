@@ -86,6 +86,8 @@ enter() {
   mount --rbind /sys sys
   mount --rbind /dev dev
   mount -t tmpfs -o mode=0755 tmpfs run
+  # As Debian has it from there on.
+  ! grep -q '=trixie$' etc/os-release || mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs tmp
   mkdir -p opt/rust before
   mount --bind -o ro "$toolchain" opt/rust
   if [ -n "$nextest" ]; then

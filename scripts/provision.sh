@@ -38,10 +38,12 @@ has_binaries() {
   done
 }
 
-# Prints a folder for temporary files in which programs may be executed: some machines mount /tmp so that they may not.
+# Prints a folder for large temporary files in which programs may be executed: Debian 13 has /tmp in memory, and some
+# machines mount it so that they may not.
 temporary_folder() {
-  local folder file may
-  for folder in "${TMPDIR:-/tmp}" /var/tmp; do
+  local folder file may folders=(/tmp /var/tmp)
+  [ "$(stat -f -c %T /tmp)" != tmpfs ] || folders=(/var/tmp /tmp)
+  for folder in ${TMPDIR:+"$TMPDIR"} "${folders[@]}"; do
     file=$(mktemp "$folder/sandbox.XXXXXX" 2>/dev/null) || continue
     chmod +x "$file"
     may=no
@@ -49,7 +51,7 @@ temporary_folder() {
     rm -f "$file"
     [ $may = no ] || { printf '%s\n' "$folder"; return; }
   done
-  say "programs may be executed neither in ${TMPDIR:-/tmp} nor in /var/tmp; set TMPDIR to another folder."
+  say "programs may be executed neither in ${TMPDIR:+$TMPDIR, }/tmp nor in /var/tmp; set TMPDIR to another folder."
   return 1
 }
 

@@ -5,7 +5,7 @@ readonly NEXTEST=0.9.143
 
 # Makes what the tests inherit the same for every user: files that other users' programs can read, messages in English,
 # descriptors for thousands of connections, no proxy before this machine's own addresses, a checkout that git reads also
-# where another user owns it, and temporary files that can be executed.
+# where another user owns it, and temporary files on a disk that can be executed.
 prepare_environment() {
   umask 022
   unset LANGUAGE
@@ -20,7 +20,7 @@ prepare_environment() {
   esac
   export "GIT_CONFIG_KEY_$count=safe.directory" "GIT_CONFIG_VALUE_$count=$(pwd -P)" GIT_CONFIG_COUNT=$((count + 1))
   folder=$(temporary_folder) || exit
-  [ "$folder" = /tmp ] || export TMPDIR=$folder
+  [ "$folder" = "${TMPDIR:-/tmp}" ] || export TMPDIR=$folder
 }
 
 # Several steps and tests list the files of the repository.
