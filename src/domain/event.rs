@@ -111,6 +111,8 @@ pub enum EventKind {
         prompt: String,
         password: bool,
     },
+    /// The newest request for input was answered, by any client; what was typed is not told.
+    InputAnswered,
     /// A connection of the program is over, or was refused.
     Network(Box<NetworkUse>),
     /// A call of a tool by the program is over.

@@ -44,6 +44,7 @@ fn words(events: &[Event]) -> Vec<&'static str> {
         EventKind::Error { .. } => "error",
         EventKind::Clear { .. } => "clear",
         EventKind::InputRequest { .. } => "input_request",
+        EventKind::InputAnswered => "input_answered",
         EventKind::Tool(_) => "tool",
         EventKind::Approval(_) => "approval",
         EventKind::Network(_) => "network",

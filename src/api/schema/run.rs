@@ -163,7 +163,7 @@ pub struct RunEvent {
 }
 
 /// The kinds of events.
-pub const EVENT_WORDS: [&str; 18] = [
+pub const EVENT_WORDS: [&str; 19] = [
     "queued",
     "started",
     "stdout",
@@ -176,6 +176,7 @@ pub const EVENT_WORDS: [&str; 18] = [
     "error",
     "clear",
     "input_request",
+    "input_answered",
     "network",
     "tool",
     "approval",
@@ -259,6 +260,7 @@ impl From<&Event> for RunEvent {
             EventKind::InputRequest { prompt, password } => {
                 Self { prompt: Some(prompt.clone()), password: Some(*password), ..of("input_request") }
             }
+            EventKind::InputAnswered => of("input_answered"),
             EventKind::Network(used) => Self { network: Some((&**used).into()), ..of("network") },
             EventKind::Tool(used) => Self { tool: Some((&**used).into()), ..of("tool") },
             EventKind::Approval(question) => Self { approval: Some((&**question).into()), ..of("approval") },

@@ -229,7 +229,8 @@ impl Execution<'_> {
     /// Answers the kernel's request for input; at the end of the input by the character that stands for it.
     async fn answer(&mut self, line: Option<String>) {
         let parent = self.asked.take();
-        self.events.answered();
+        let event = self.events.answered();
+        self.emit(event);
         let content = json!({"value": line.as_deref().unwrap_or("\u{4}")});
         self.session.kernel.send(Channel::Stdin, "input_reply", parent, &content).await;
     }

@@ -211,6 +211,8 @@ async fn a_late_request_for_input_is_told_when_it_waits() {
     run.send_input(Bytes::from_static(b"last\n"), true).await.expect("taken");
     let report = run.finished().await.expect("a report");
     assert!(report.stdout.text.ends_with("line\nlast\n"), "{}", report.stdout.text.len());
+    let answers = run.events(1).filter(|event| ready(matches!(event.kind, EventKind::InputAnswered)));
+    assert_eq!(answers.count().await, 501, "of each request that became an event");
     server.stop().await;
 }
 

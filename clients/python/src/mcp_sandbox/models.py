@@ -173,7 +173,7 @@ class Event:
     number: int
     kind: str
     """`queued`, `started`, `stdout`, `stderr`, `cut`, `progress`, `file`, `finished`, `failed`; of a cell also
-    `display`, `result`, `update`, `error`, `clear`, `input_request`."""
+    `display`, `result`, `update`, `error`, `clear`, `input_request`, `input_answered`."""
     at_ms: int
     members: Json
     """All members, with the names of the protocol."""

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::domain::{DisplayKind, EventKind, StreamKind, event::Display};
 
-/// Displays and clears that become events at once, and as many requests for input.
+/// Displays and clears that become events at once, and as many requests for input. Their answers are events too.
 const EVENTS_MAX: usize = 500;
 /// What these displays, tracebacks and the prompts of later requests may hold together, in bytes.
 const EVENTS_BYTES_MAX: usize = 1 << 20;
@@ -173,6 +173,8 @@ pub(super) struct Events {
     error: Option<EventKind>,
     /// The prompt of a later request for input, and whether what is typed is secret.
     request: Option<(String, bool)>,
+    /// The request that is not answered became an event.
+    is_told: bool,
     waited: usize,
     left_out: u64,
 }
@@ -237,16 +239,18 @@ impl Events {
     /// A later request becomes an event only when it waits, so that a long input costs no events.
     pub(super) fn request(&mut self, prompt: String, password: bool) -> Option<EventKind> {
         self.asked += 1;
-        if self.asked <= EVENTS_MAX {
+        self.is_told = self.asked <= EVENTS_MAX;
+        if self.is_told {
             return Some(EventKind::InputRequest { prompt, password });
         }
         self.request = Some((prompt, password));
         None
     }
 
-    /// The request was answered.
-    pub(super) fn answered(&mut self) {
+    /// The request was answered, which readers of the request are told.
+    pub(super) fn answered(&mut self) -> Option<EventKind> {
         self.request = None;
+        std::mem::take(&mut self.is_told).then_some(EventKind::InputAnswered)
     }
 
     /// Whether a request becomes an event if it waits.
@@ -258,6 +262,7 @@ impl Events {
     pub(super) fn take_request(&mut self) -> Option<EventKind> {
         let (mut prompt, password) = self.request.take().filter(|_| self.waited < WAITING_MAX)?;
         self.waited += 1;
+        self.is_told = true;
         if !self.takes(prompt.len()) {
             prompt.clear();
         }
