@@ -14,6 +14,7 @@ use crate::support::{
 };
 
 mod accepted;
+mod answered;
 mod followed;
 
 const LONG: Duration = Duration::from_secs(30);

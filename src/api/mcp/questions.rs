@@ -4,7 +4,8 @@
 //! Belongs to the call that began the cell, in whose task it runs. Before revision 2026-07-28 a question travels on the
 //! call's stream; when the call returns first, the question is withdrawn and the input ends. From that revision on
 //! servers send no requests: the call is answered with the question, the program waits, and the client repeats the call
-//! with the answer and the state that names the run ([`Returned`]).
+//! with the answer and the state that names the run ([`Returned`]). A request for a line that another client answered
+//! is withdrawn or not asked, and an answer that comes all the same is dropped: it would be that to the next request.
 //!
 //! The returned state is untrusted. The run is looked up among those of the caller, and an answer counts only if its
 //! token may give it, so a client gains nothing by changing the state.
@@ -12,7 +13,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream::BoxStream};
+use futures_util::{FutureExt, StreamExt, stream::BoxStream};
 use rmcp::{
     RoleServer,
     model::{
@@ -138,6 +139,7 @@ impl Questions {
     pub(super) async fn serve(&mut self, run: &Run, asks: &ClientAbilities, context: &Context) -> (u64, Question) {
         while let Some(Event { number, kind, .. }) = self.events.next().await {
             let question = match kind {
+                EventKind::InputRequest { .. } if is_answered(run, number) => continue,
                 // The protocol forbids to ask for secrets in a form.
                 EventKind::InputRequest { password: true, .. } if asks.input => {
                     give(run, None).await;
@@ -150,21 +152,32 @@ impl Questions {
             if asks.by_repeating {
                 return (number, question);
             }
-            let filled = self.ask(&question, context).await;
-            asks.pass_on(run, question.approval(), filled).await;
+            let filled = tokio::select! {
+                biased;
+                () = run.answered(number), if question.approval().is_none() => None,
+                filled = self.ask(&question, context) => Some(filled),
+            };
+            match filled {
+                Some(filled) => asks.pass_on(run, question.approval(), filled).await,
+                None => self.withdraw("it was answered elsewhere").await,
+            }
         }
         std::future::pending().await
     }
 
     /// Withdraws an open question and ends the input.
-    pub(super) async fn end(self, run: &Run, asks: &ClientAbilities) {
-        if let Some(open) = self.open {
-            // The client may be gone, or take no message.
-            drop(timeout(SEND_MAX, open.cancel(Some("the program no longer waits".to_owned()))).await);
-        }
+    pub(super) async fn end(mut self, run: &Run, asks: &ClientAbilities) {
+        self.withdraw("the program no longer waits").await;
         if asks.input {
             // An error says that the run is over.
             drop(run.send_input(Bytes::new(), true).await);
+        }
+    }
+
+    async fn withdraw(&mut self, why: &str) {
+        if let Some(open) = self.open.take() {
+            // The client may be gone, or take no message.
+            drop(timeout(SEND_MAX, open.cancel(Some(why.to_owned()))).await);
         }
     }
 
@@ -174,8 +187,7 @@ impl Questions {
         let sent = context.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
         let open = self.open.insert(sent.ok()?);
         let Ok(answer) = timeout(ANSWER_MAX, &mut open.rx).await else {
-            let open = self.open.take()?;
-            drop(open.cancel(Some("no answer came in time".to_owned())).await);
+            self.withdraw("no answer came in time").await;
             return None;
         };
         self.open = None;
@@ -184,6 +196,10 @@ impl Questions {
             _ => None,
         }
     }
+}
+
+fn is_answered(run: &Run, request: u64) -> bool {
+    run.answered(request).now_or_never().is_some()
 }
 
 /// Gives a program a line of input; without one, or with one that is too long, its input ends.
@@ -274,14 +290,16 @@ impl Returned {
         Ok(Some(Self { run, event, approval, answers: request.input_responses.clone().unwrap_or_default() }))
     }
 
-    /// Gives the program its answer. The first event to look at for the next question: the same one where there is no
-    /// answer.
+    /// Gives the program its answer, unless it has one. The first event to look at for the next question: the same one
+    /// where there is no answer.
     pub(super) async fn deliver(&self, run: &Run, asks: &ClientAbilities) -> u64 {
         let filled = self.answers.get(KEY).and_then(|value| serde_json::from_value(value.clone()).ok());
         if filled.is_none() {
             return self.event;
         }
-        asks.pass_on(run, self.approval, filled).await;
+        if self.approval.is_some() || !is_answered(run, self.event) {
+            asks.pass_on(run, self.approval, filled).await;
+        }
         self.event.saturating_add(1)
     }
 }

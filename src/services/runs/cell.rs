@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, stream};
 use tracing::info;
 
-use super::{CellSession, Inner, Report, RunTask, Runs, auxiliary::token_ended, stdin};
+use super::{CellSession, Inner, Report, Run, RunTask, Runs, auxiliary::token_ended, stdin};
 use crate::{
     domain::{
         Code, ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Language, Outcome, Principal, RunId,
@@ -30,6 +30,14 @@ use crate::{
         tokens::Started,
     },
 };
+
+impl Run {
+    /// Waits until any client has answered a cell's request for input, by the number of its event; for ever where none
+    /// does.
+    pub async fn answered(&self, request: u64) {
+        self.log.answered(request).await;
+    }
+}
 
 impl RunTask {
     /// Executes the cell, with the conversation's turn in hand.

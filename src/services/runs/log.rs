@@ -44,6 +44,8 @@ pub(super) struct LogFacts {
     pub started_at: Option<Duration>,
     /// When the last event was added, since the run was begun.
     pub ended_at: Option<Duration>,
+    /// The number of the newest answer to a request for input.
+    pub answer: u64,
     /// Memory of the kept events, in bytes.
     pub kept_bytes: usize,
 }
@@ -146,6 +148,12 @@ impl EventLog {
         self.newest.subscribe()
     }
 
+    /// Waits until a request for input is answered, by its number; for ever where it is not.
+    pub(super) async fn answered(&self, request: u64) {
+        let mut newest = self.subscribe();
+        while self.facts().answer <= request && newest.changed().await.is_ok() {}
+    }
+
     /// Waits for the last event.
     pub(super) async fn ended(&self) {
         let mut newest = self.subscribe();
@@ -198,6 +206,7 @@ impl EventLog {
         let event = Event { number: state.facts.newest, at: self.begun.elapsed(), kind };
         match &event.kind {
             EventKind::Started => state.facts.started_at = Some(event.at),
+            EventKind::InputAnswered => state.facts.answer = event.number,
             kind if kind.is_last() => state.facts.ended_at = Some(event.at),
             _ => {}
         }

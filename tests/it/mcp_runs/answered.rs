@@ -1,6 +1,12 @@
 //! Calls of revision 2026-07-28 that are answered with a question of their program, and repeated with the answer.
 
-use mcp_sandbox_server::domain::{id::RunId, owner::Principal};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcp_sandbox_server::{
+    domain::{id::RunId, owner::Principal},
+    services::runs::Run,
+};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -27,12 +33,33 @@ fn cell(server: &FakeServer, arguments: &Value, state: Option<&str>) -> RequestB
 }
 
 /// The state in the answer that is a question.
-async fn question(server: &FakeServer, arguments: &Value) -> String {
-    let answer = cell(server, arguments, None).send().await.expect("an answer").text().await.expect("text");
+async fn question(server: &FakeServer, arguments: &Value, state: Option<&str>) -> String {
+    let answer = cell(server, arguments, state).send().await.expect("an answer").text().await.expect("text");
     let line = answer.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap_or(&answer);
     let asked: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {answer}"));
     assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
     asked["result"]["requestState"].as_str().expect("a state").to_owned()
+}
+
+/// The run of a question.
+fn asking(server: &FakeServer, state: &str) -> Arc<Run> {
+    let run: RunId = state.split(' ').next().and_then(|run| run.parse().ok()).expect("the run's id");
+    server.mcp.runs.get(&Principal::default(), run).expect("the run goes on")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_to_a_question_that_another_client_answered_is_not_given_to_the_next_one() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let arguments = json!({"conversationId": "c", "language": "python", "code": "ask who?\nask and?"});
+    let first = question(&server, &arguments, None).await;
+    let run = asking(&server, &first);
+    run.send_input(Bytes::from_static(b"Eve\n"), false).await.expect("taken");
+    until("it has its line", async || run.output(0, u64::MAX).0.text == "Eve\n").await;
+    let second = question(&server, &arguments, Some(&first)).await;
+    assert_ne!(second, first);
+    let answer = cell(&server, &arguments, Some(&second)).send().await.expect("an answer").text().await.expect("text");
+    assert!(answer.contains("Eve\\nAda\\n"), "{answer}");
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,9 +77,8 @@ async fn disconnect_follows_in_a_repeated_call_the_setting_and_the_detach_argume
         if let Some(detach) = detach {
             arguments["detach"] = json!(detach);
         }
-        let state = question(&server, &arguments).await;
-        let run: RunId = state.split(' ').next().and_then(|run| run.parse().ok()).expect("the run's id");
-        let run = server.mcp.runs.get(&Principal::default(), run).expect("the run goes on");
+        let state = question(&server, &arguments, None).await;
+        let run = asking(&server, &state);
         let repeated = async { cell(&server, &arguments, Some(&state)).send().await.expect("an answer").text().await };
         tokio::select! {
             answer = repeated => panic!("answered: {answer:?}"),
