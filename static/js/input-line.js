@@ -8,6 +8,8 @@ import { plural, visibleName } from "./text.js";
 // The line appears late, so that a short program does not make it flash.
 const SHOWN_AFTER_MS = 300;
 const ANNOUNCED_CHARS_MAX = 100;
+// The line of an answered request stays so long: the next request may follow.
+const CLOSED_AFTER_MS = 300;
 // The focus does not leave the editor during typing.
 const TYPING_MS = 700;
 const LABEL = "Program input, Enter sends it";
@@ -24,6 +26,8 @@ export class InputLine {
   /** `{ runId, pieces, ended }`: `pieces` wait for the server; `ended` when no more input follows. */
   #line = null;
   #timer = 0;
+  /** Whether the line had the focus when its request was answered. */
+  #hadFocus = false;
   #keyAt = -Infinity;
 
   /**
@@ -60,6 +64,7 @@ export class InputLine {
   open(runId, onShow, request) {
     if (this.#line?.runId !== runId) {
       this.#line = { runId, pieces: [], ended: false };
+      this.#hadFocus = false;
       this.#field.value = "";
       showText(this.#error, "");
     }
@@ -80,16 +85,29 @@ export class InputLine {
     return true;
   }
 
+  /** A cell's request was answered, here or elsewhere. */
+  answered() {
+    clearTimeout(this.#timer);
+    if (this.#row.hidden) return;
+    if (this.#field.classList.contains("secret")) this.#field.value = "";
+    this.#ask({});
+    this.#timer = setTimeout(() => (this.#hadFocus = this.close()), CLOSED_AFTER_MS);
+  }
+
+  /** Hides the line; returns whether it had the focus. */
   close() {
     clearTimeout(this.#timer);
     const focused = this.#row.contains(document.activeElement);
     this.#row.hidden = true;
     // Focus does not go to a button, because one more Enter would press it.
     if (focused) byId("output-body").focus({ preventScroll: true });
+    return focused;
   }
 
   #show(onShow, text) {
     this.#row.hidden = false;
+    if (this.#hadFocus) this.focus();
+    this.#hadFocus = false;
     onShow();
     announce(text);
   }

@@ -27,9 +27,9 @@ export class Run {
   #onOther;
   #onFailure;
   /**
-   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isOver, isLost }`: the live run, and
-   * the one shown. `asks`: a cell's request for input is not answered; `isOver`: it is no longer followed; `isLost`:
-   * the end is not known.
+   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, opens, isOver, isLost }`: the live run,
+   * and the one shown. `asks`: a cell's request for input that is not answered; `opens`: the same, until its line is
+   * opened; `isOver`: it is no longer followed; `isLost`: the end is not known.
    */
   #live = null;
   #shown = null;
@@ -133,7 +133,6 @@ export class Run {
   /** Shows input sent to a run; returns how to keep and to remove it, where the run is shown. */
   typed(runId, text) {
     const watch = this.#shown;
-    if (watch?.run.runId === runId) watch.asks = false;
     return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : null;
   }
 
@@ -262,10 +261,11 @@ export class Run {
         onEvent: (event) => {
           watch.started ||= event.kind !== "queued";
           if (event.kind === "started" && this.#live === watch) this.#started(watch);
-          if (event.kind === "input_request" && this.#live === watch) this.#asked(watch, event);
           if (event.kind === "file") watch.files.push(event.file);
           whenShown((output) => watch.typed.event(event, output));
-          if (this.#live === watch) this.#awaitPrompt(watch);
+          if (this.#live !== watch) return;
+          this.#ask(watch, event);
+          this.#awaitPrompt(watch);
         },
         onLost: () => whenShown((output) => output.link("lost")),
         onBack: () => whenShown((output) => output.link("back")),
@@ -291,11 +291,16 @@ export class Run {
     if (stdinOpen && !cell) this.#openInput(watch);
   }
 
-  // A run that is shown again has the questions that were answered too.
-  #asked(watch, request) {
-    if (watch.typed.hasAfter(request.number)) return;
-    watch.asks = true;
-    if (watch.run.stdinOpen) this.#openInput(watch, request);
+  // Any client may answer a cell's request. A run that is shown again begins with requests that were answered before.
+  #ask(watch, event) {
+    if (event.kind === "input_request") watch.asks = watch.opens = event;
+    if (event.kind === "input_answered") {
+      watch.asks = watch.opens = null;
+      if (this.#shown === watch) this.#input.answered();
+    }
+    if (!watch.opens || event.number < watch.run.newestEvent) return;
+    if (watch.run.stdinOpen) this.#openInput(watch, watch.opens);
+    watch.opens = null;
   }
 
   #openInput(watch, request) {

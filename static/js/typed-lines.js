@@ -25,11 +25,6 @@ export class TypedLines {
     };
   }
 
-  /** Whether a line was sent after this event. */
-  hasAfter(number) {
-    return this.#lines.some(({ after }) => after >= number);
-  }
-
   /** Starts over: the run is shown again from its beginning. */
   rewind() {
     this.#newestEvent = 0;

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
-use crate::support::{FakeServer, Server, server::TOKEN, sheet::Sheet, until};
+use crate::{
+    page_session::with_session,
+    support::{FakeServer, Server, server::TOKEN, sheet::Sheet, until},
+};
 
 /// A long limit for a busy machine, and no standbys, so that remaining containers can be counted.
 const SETTINGS: [(&str, &str); 2] = [("SANDBOX_LIMITS__WALL_MS", "300000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
@@ -265,5 +268,59 @@ async fn plain_runner_gets_no_open_input() {
     assert_eq!(sheet.ended().await, "cancelled");
     assert!(!line_is_visible(&sheet).await);
     sheet.browser.close().await;
+    server.stop().await;
+}
+
+/// Sends a line to the running cell as a client of `/v1` does.
+async fn answer(server: &FakeServer, conversation: &str, line: &'static str) {
+    let base = format!("http://{}", server.address);
+    let run = newest_run(&server.http, &base, conversation).await;
+    let address = format!("{base}/v1/runs/{}/stdin", run["runId"].as_str().expect("a run"));
+    let sent = server.http.post(address).bearer_auth(TOKEN).body(line).send().await.expect("an answer");
+    assert_eq!(sent.status(), 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answered_request_of_a_cell_leaves_every_page() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let first = with_session(&server).await;
+    let conversation = first.conversation().await;
+    let second = Sheet::open(&format!("http://{}/?c={conversation}", server.address)).await;
+    first.write("python", "ask name?\nwait-file go\nask and then?\nask last?\nprint end\nhang").await;
+    first.start().await;
+    for sheet in [&first, &second] {
+        sheet.says("input-prompt", |text| text == "name?").await;
+        wait_for_line(sheet, true).await;
+    }
+    type_input(&first, "Ada" + Key::Enter).await;
+    for sheet in [&first, &second] {
+        wait_for_line(sheet, false).await;
+    }
+    second.says("terminal", |text| text == "name?Ada\n").await;
+
+    std::fs::write(server.root.join(&conversation).join("files/go"), "").expect("a file");
+    for sheet in [&first, &second] {
+        sheet.says("input-prompt", |text| text == "and then?").await;
+        wait_for_line(sheet, true).await;
+    }
+    until("the focus is where it was", async || focused_element(&first).await == "input-field").await;
+    // The next request takes the place of one that is answered, and of the last one nothing stays.
+    answer(&server, &conversation, "Bob\n").await;
+    for sheet in [&first, &second] {
+        sheet.says("input-prompt", |text| text == "last?").await;
+        wait_for_line(sheet, true).await;
+    }
+    answer(&server, &conversation, "Cid\n").await;
+    for sheet in [&first, &second] {
+        wait_for_line(sheet, false).await;
+    }
+    second.reload("running").await;
+    second.says("terminal", |text| text.ends_with("last?Cid\nend\n")).await;
+    assert!(!line_is_visible(&second).await);
+    first.click("stop").await;
+    for sheet in [first, second] {
+        assert_eq!(sheet.ended().await, "cancelled");
+        sheet.browser.close().await;
+    }
     server.stop().await;
 }

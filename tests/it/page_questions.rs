@@ -158,7 +158,7 @@ async fn a_question_for_a_line_that_was_answered_is_not_asked_again_when_its_cel
         sheet.choose(chosen).await;
         sheet.says("terminal", |text| text == ["name?", "before\n"][chosen]).await;
     }
-    assert_eq!(sheet.attribute("input-line", "hidden").await, Value::Null);
+    until("it is asked for", async || sheet.attribute("input-line", "hidden").await == Value::Null).await;
     sheet.browser.element("input-field").await.send_keys("Ada" + Key::Enter).await.expect("typed");
     sheet.says("live", |text| text == "Sent: Ada").await;
     // What is typed, and what the kernel makes of it.

@@ -292,8 +292,8 @@ async fn updates_replace_clears_remove_and_passwords_stay_secret() {
         assert!(count <= 20_010, "{count}");
     }
 
-    let ask = |password: bool| json!({"kind": "input_request", "prompt": "Key \u{202e}: ", "password": password});
-    play(&sheet, json!([{"kind": "started"}, ask(true)])).await;
+    let asked = json!({"kind": "input_request", "prompt": "Key \u{202e}: ", "password": true, "number": 1000});
+    play(&sheet, json!([{"kind": "started"}, asked])).await;
     sheet.write("python", "hang").await;
     sheet.start().await;
     sheet.says("input-prompt", |text| text == "Key ⟨U+202E⟩:").await;
