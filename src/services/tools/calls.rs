@@ -167,7 +167,7 @@ impl Inner {
         };
         let called = async {
             let pending = PendingCall { program, server: &server, tool: &tool, arguments: &arguments, text: &text };
-            let (live, defined) = self.permitted(&pending).await?;
+            let (live, defined) = self.permitted(&pending, &mut report.used.tool).await?;
             let Value::Object(arguments) = Arc::unwrap_or_clone(arguments) else {
                 unreachable!("it was made of an object")
             };
@@ -184,8 +184,12 @@ impl Inner {
     }
 
     /// The tool, where the call may be made now. After each question everything is looked up again: the server may be
-    /// gone, the rules and the tool may be others.
-    async fn permitted(&self, pending: &PendingCall<'_>) -> Result<(Arc<ServerHandle>, Arc<Defined>), CallFailure> {
+    /// gone, the rules and the tool may be others. The call is `reported` under the name that a question about it has.
+    async fn permitted(
+        &self,
+        pending: &PendingCall<'_>,
+        reported: &mut String,
+    ) -> Result<(Arc<ServerHandle>, Arc<Defined>), CallFailure> {
         let &PendingCall { program, server, text, .. } = pending;
         if !program.reporter.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
@@ -197,6 +201,7 @@ impl Inner {
             let rule = rule.map(|at| (at, &live.server.rules[at]));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
+            reported.clone_from(name);
             let shown = name.escape_debug();
             if action == Action::Deny {
                 return Err(CallFailure::denied(format!("A rule of {server} denies this call of {shown}.")));

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::support::{
     FakeServer,
-    calls::ask,
+    calls::{ask, request},
     server::{Server, TOKEN},
     socket::Socket,
     until,
@@ -112,6 +112,31 @@ async fn a_call_after_an_answer_was_taken_back_is_not_made() {
         };
         assert_eq!(text, "tool_denied\n".repeat(4));
     }
+    server.stop().await;
+}
+
+/// A program may write the name of a tool as that of its module; clients compare the events.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_and_the_event_of_its_call_have_the_servers_name_of_the_tool() {
+    let upstream = Upstream::start(json!([{"name": "Send-it", "inputSchema": {"type": "object"}}])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = "import mcptools\nprint(mcptools.call('up', 'send_it').text)";
+    let (run, ()) = tokio::join!(run(&server, TOKEN, "spelled", "python", code), async {
+        let question = question(&server, TOKEN).await;
+        assert_eq!(answer(&server, TOKEN, &question, "once").await.0, 200);
+    });
+    assert_eq!(run["result"]["stdout"], "done\n", "{run}");
+    let path = format!("/v1/runs/{}/events", run["runId"].as_str().expect("an id"));
+    let events = request(&server, TOKEN, Method::GET, &path).send().await.expect("an answer").text().await;
+    let events = events.expect("a stream that ends");
+    let events: Vec<Value> =
+        events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok()).collect();
+    let named = |kind: &str| {
+        let event = events.iter().find(|event| event["kind"] == kind).unwrap_or_else(|| panic!("{kind}: {events:?}"));
+        event[kind]["tool"].clone()
+    };
+    assert_eq!((named("approval"), named("tool")), (json!("Send-it"), json!("Send-it")));
     server.stop().await;
 }
 
