@@ -95,7 +95,7 @@ export class Output {
     else if (kind === "approval") this.#questions.add(event.approval);
     else if (kind === "tool") this.#called(event.tool);
     else if (kind === "finished") this.#finished(event);
-    else if (kind === "failed") this.fail(event.error);
+    else if (kind === "failed") this.#broken(event);
   }
 
   /** A call of a tool is over: it is listed as connections are. */
@@ -203,7 +203,13 @@ export class Output {
     this.#displays.clear();
   }
 
+  #broken({ error }) {
+    this.#questions.clear();
+    this.fail(error);
+  }
+
   #finished({ outcome, figures }) {
+    this.#questions.clear();
     byId("link").hidden = true;
     this.#terminal.end({ stdout: figures.stdoutBytes, stderr: figures.stderrBytes });
     const verdict = showVerdict(outcome);

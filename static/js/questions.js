@@ -25,6 +25,7 @@ export class Questions {
   }
 
   clear() {
+    leave(this.#box);
     this.#asked = [];
     this.#box.replaceChildren();
     this.#box.hidden = true;
@@ -57,13 +58,17 @@ export class Questions {
     announce(`The program waits to call ${name}. Allow it?`);
   }
 
-  /** A call is over: the question about it was answered, here or elsewhere. Others about equal calls may still wait. */
-  async over({ server, tool, argumentsSha256 }) {
+  /**
+   * A call is over: the question about it was answered, here or elsewhere. Others about equal calls may still wait. One
+   * that the program gave up leaves its question, which other calls may share, unless it was answered here.
+   */
+  async over({ server, tool, argumentsSha256, ended }) {
     const name = visibleName(`${server}/${tool}`);
     for (const asked of [...this.#asked]) {
       const isSame = asked.name === name && [null, argumentsSha256].includes(await asked.digest);
       // Another call may have ended meanwhile.
       if (!isSame || !this.#asked.includes(asked)) continue;
+      if (ended === "cancelled" && asked.row.isConnected) continue;
       this.#asked = this.#asked.filter((other) => other !== asked);
       return this.#remove(asked.row);
     }

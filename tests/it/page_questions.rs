@@ -55,7 +55,11 @@ fn question(number: u32, n: u32) -> Value {
 
 /// A call with the arguments of this digest is over.
 fn over(number: u32, digest: &str) -> Value {
-    let tool = json!({"server": "files", "tool": "delete", "ended": "answered", "argumentsSha256": digest, "ms": 1});
+    ended(number, digest, "answered")
+}
+
+fn ended(number: u32, digest: &str, word: &str) -> Value {
+    let tool = json!({"server": "files", "tool": "delete", "ended": word, "argumentsSha256": digest, "ms": 1});
     json!({"number": number, "kind": "tool", "tool": tool})
 }
 
@@ -108,6 +112,37 @@ async fn a_call_that_is_over_leaves_the_question_about_an_equal_call() {
     let ends = json!([over(6, FIRST), over(7, FIRST)]);
     sheet.browser.driver.execute(both, vec![ends]).await.expect("said");
     until("none is asked about", async || asked(&sheet).await == json!([])).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+/// Equal calls share a question, and one that is made again has the question of the one that was given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_given_up_leaves_its_question_until_the_program_ends() {
+    let server = FakeServer::start().await;
+    let sheet = scripted(&server).await;
+    say(&sheet, question(2, 1)).await;
+    until("it is asked about", async || asked(&sheet).await == json!([1])).await;
+    say(&sheet, ended(3, FIRST, "cancelled")).await;
+    sheet.says("connections-summary", |text| text == "Tools: 0 calls, 1 failed").await;
+    assert_eq!(asked(&sheet).await, json!([1]), "an equal call waits");
+    // Of two questions one is answered here. Its call is given up, and the other one is answered elsewhere.
+    allow_once(&sheet).await;
+    until("it is answered", async || asked(&sheet).await == json!([])).await;
+    say(&sheet, question(4, 1)).await;
+    until("it is asked about again", async || asked(&sheet).await == json!([1])).await;
+    say(&sheet, ended(5, FIRST, "cancelled")).await;
+    sheet.says("connections-summary", |text| text == "Tools: 0 calls, 2 failed").await;
+    say(&sheet, over(6, FIRST)).await;
+    until("none is asked about", async || asked(&sheet).await == json!([])).await;
+
+    say(&sheet, question(7, 2)).await;
+    until("it is asked about", async || asked(&sheet).await == json!([2])).await;
+    let figures = json!({"wallMs": 1, "stdoutBytes": 0, "stderrBytes": 0});
+    let outcome = json!({"ended": "exited", "exitCode": 0});
+    say(&sheet, json!({"number": 8, "kind": "finished", "outcome": outcome, "figures": figures})).await;
+    assert_eq!(sheet.ended().await, "exited");
+    assert_eq!(asked(&sheet).await, json!([]), "no program waits");
     sheet.browser.close().await;
     server.stop().await;
 }
