@@ -90,6 +90,7 @@ mod scripts;
 mod self_test;
 mod session_api;
 mod session_kernels;
+mod session_secrets;
 mod sessions;
 mod sessions_lost;
 mod sign_in;
