@@ -62,12 +62,25 @@ async fn fetch(State(blobs): State<Arc<Blobs>>, Path((_, kind, name)): Path<(Str
         .into_response()
 }
 
+/// Executes its arguments with a terminal as their input and output.
+const IN_TERMINAL: &str = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+
+/// What a bar is drawn with, and what brings the cursor back to its beginning.
+const DRAWN: [char; 4] = ['█', '░', '\r', '\u{1b}'];
+
 async fn pull(images: &[String]) -> (bool, String, String) {
+    pull_by(&[], images).await
+}
+
+/// `before` is the command that executes the server's.
+async fn pull_by(before: &[&str], images: &[String]) -> (bool, String, String) {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
-        .args(["runners", "pull"])
+    let command = [before, &[env!("CARGO_BIN_EXE_mcp-sandbox-server"), "runners", "pull"]].concat();
+    let output = Command::new(command[0])
+        .args(&command[1..])
         .args(images)
         .env_clear()
+        .env("TERM", "xterm")
         .envs(std::env::var("DOCKER_HOST").map(|host| ("DOCKER_HOST", host)))
         .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", FILE_SECRET)])
         .env("SANDBOX_ROOT", folder.path())
@@ -88,6 +101,7 @@ async fn runners_are_fetched_listed_and_refused_with_a_reason() {
     // A language of its own, so that no server on this engine offers another one.
     let labels = json!({"sandbox.runner": "true", "sandbox.language": "pulled-test", "sandbox.version": unique});
     add(&mut blobs, "latest", &labels);
+    add(&mut blobs, "seen", &labels);
     add(&mut blobs, "other", &json!({"unmarked": unique}));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
     let registry = listener.local_addr().expect("an address");
@@ -98,9 +112,10 @@ async fn runners_are_fetched_listed_and_refused_with_a_reason() {
     tokio::spawn(async move { axum::serve(listener, routes).await });
     let image = |tag: &str| format!("{registry}/test-{unique}{tag}");
     let fetched = pull(&[image("")]).await;
+    let seen = pull_by(&["/usr/bin/python3", "-c", IN_TERMINAL], &[image(":seen")]).await;
     let unmarked = pull(&[image(":other")]).await;
     let missing = pull(&[image(":missing")]).await;
-    for tag in [":latest", ":other"] {
+    for tag in [":latest", ":seen", ":other"] {
         docker()
             .await
             .remove_image(&image(tag), None::<bollard::query_parameters::RemoveImageOptions>, None)
@@ -109,6 +124,12 @@ async fn runners_are_fetched_listed_and_refused_with_a_reason() {
     }
     let (is_whole, stdout, stderr) = fetched;
     assert!(is_whole && stdout == format!("pulled-test\t{unique}\t{}\n", image(":latest")), "{stdout} {stderr}");
+    assert!(!stderr.contains(DRAWN), "{stderr:?}");
+    let (is_whole, terminal, stderr) = seen;
+    assert!(is_whole && terminal.contains(&format!("{} █", image(":seen"))), "{terminal:?} {stderr}");
+    let (drawn, listed) = terminal.rsplit_once("\u{1b}[2K").unwrap_or_else(|| panic!("a bar is removed: {terminal:?}"));
+    assert!(drawn.contains(" B/") && !listed.contains(" B/"), "{terminal:?}");
+    assert!(listed.ends_with(&format!("pulled-test\t{unique}\t{}\r\n", image(":seen"))), "{listed:?}");
     let (is_whole, stdout, _) = unmarked;
     assert!(!is_whole && stdout.starts_with("(refused)") && stdout.contains("sandbox.runner=true"), "{stdout}");
     let (is_whole, stdout, stderr) = missing;
