@@ -14,6 +14,7 @@ mod definitions;
 mod dump;
 mod history;
 mod keys;
+mod notices;
 mod peers;
 mod sessions;
 mod sign_in;
@@ -73,6 +74,8 @@ pub enum OpenError {
 #[derive(Clone)]
 pub struct Database {
     pool: AnyPool,
+    /// For a connection beside the pool.
+    url: Arc<str>,
     /// Whether the migrations were applied.
     ready: Arc<watch::Sender<bool>>,
 }
@@ -103,7 +106,7 @@ impl Database {
                 })
             })
             .connect_lazy_with(options);
-        Ok(Self { pool, ready: Arc::new(watch::Sender::new(false)) })
+        Ok(Self { pool, url: url.into(), ready: Arc::new(watch::Sender::new(false)) })
     }
 
     /// One that is never prepared, so each call fails at once: for a process that stores nothing.

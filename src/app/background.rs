@@ -20,7 +20,11 @@ use tracing::warn;
 
 use super::{StartError, listen, listen_on, parts::Parts};
 use crate::{
-    adapters::database::Database, api::http::ApiParts, config::Config, domain::TokenId, ports::storage::Storage,
+    adapters::database::Database,
+    api::http::ApiParts,
+    config::Config,
+    domain::{InstanceId, TokenId},
+    ports::storage::Storage,
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
@@ -64,7 +68,7 @@ impl Background {
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
-            tasks.spawn(keep(database, parts.api.clone(), stop()));
+            tasks.spawn(keep(database, parts.api.clone(), parts.shared.sandboxes.instance, stop()));
             tasks.spawn(parts.api.tools.clone().follow(stop()));
             if let Some(sign_in) = parts.sign_in.clone() {
                 tasks.spawn(sign_in.keep(stop()));
@@ -111,13 +115,23 @@ async fn recover(store: &Arc<dyn Storage>) {
     }
 }
 
-/// Prepares the database, keeps the tokens true to it, and stores the history in it.
-async fn keep(database: Database, api: ApiParts, stop: CancellationToken) {
-    let ApiParts { tokens, history, keys, runs, sessions, containers, network, .. } = api;
-    database.prepare_at_last(stop.clone()).await;
-    let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), network.policies().follow(stop.clone()));
-    let (beside, recorded) = (runs.peers().follow(containers, stop.clone()), sessions.follow(stop.clone()));
-    tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
+/// Prepares the database, keeps the tokens true to it, stores the history in it, and exchanges changes of files by it.
+async fn keep(database: Database, api: ApiParts, me: InstanceId, stop: CancellationToken) {
+    let ApiParts { tokens, history, keys, runs, sessions, containers, network, files, .. } = api;
+    let (sharing, peers) = (stop.clone(), runs.peers());
+    let shared = async {
+        if !peers.is_alone() {
+            files.share_changes(me, &database, sharing).await;
+        }
+    };
+    let kept = async {
+        database.prepare_at_last(stop.clone()).await;
+        let policies = network.policies().follow(stop.clone());
+        let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies);
+        let (beside, recorded) = (peers.follow(containers, stop.clone()), sessions.follow(stop.clone()));
+        tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
+    };
+    tokio::join!(shared, kept);
     database.close().await;
 }
 

@@ -231,6 +231,8 @@ pub struct ServerGauges {
     /// Languages that can be run now.
     pub languages: usize,
     pub packages: PackagesCounts,
+    /// How often other servers could not be told which files changed here.
+    pub file_changes_untold: u64,
 }
 
 /// What is admitted at one moment.

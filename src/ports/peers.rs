@@ -1,6 +1,7 @@
 //! The servers that share a database and a folder of conversations, and which of them has which conversation.
 
 use async_trait::async_trait;
+use futures_util::stream::BoxStream;
 
 use super::database::DbResult;
 use crate::domain::{ConversationKey, InstanceId};
@@ -40,4 +41,16 @@ pub trait PeerStore: Send + Sync {
 
     /// The same for another server, unless its beat is no longer this one.
     async fn forget(&self, instance: InstanceId, beat: i64) -> DbResult<()>;
+}
+
+/// The longest text of [`Notices`], in bytes: one less than `PostgreSQL` refuses.
+pub const NOTICE_BYTES_MAX: usize = 7999;
+
+/// Short texts from each server to all, itself included. A server that does not listen misses them.
+#[async_trait]
+pub trait Notices: Send + Sync {
+    async fn send(&self, text: &str) -> DbResult<()>;
+
+    /// The texts from now on, in the order in which they were sent, until the connection is lost.
+    async fn listen(&self) -> DbResult<BoxStream<'static, String>>;
 }

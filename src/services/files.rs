@@ -2,8 +2,9 @@
 //!
 //! Owns the limits of one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its
 //! operations run on blocking threads, a bounded number at a time; an operation ends also when its caller disconnects.
-//! What clients change is announced to readers, which no operation waits for.
+//! What changes is announced to readers, which no operation waits for.
 
+mod announce;
 mod archive;
 mod carried;
 mod edit;
@@ -22,10 +23,13 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast::Receiver};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
+use self::announce::Announcements;
 pub(super) use self::carried::{Carried, Returned};
 pub use self::{
+    announce::Changed,
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     edit::TextChange,
     listing::{FileList, FileQuery, LISTING_BYTES_MAX},
@@ -35,15 +39,18 @@ pub use self::{
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
-    shares::{Rings, SharedMemory, Shares},
+    shares::{SharedMemory, Shares},
 };
 pub use crate::domain::{
     Change, FileEntry,
     file::{OCTET_STREAM, media_type},
 };
 use crate::{
-    domain::{Clock, Code, ConversationKey, Failure, Principal, SafePath, text::chain},
-    ports::storage::{ConversationFolder, Entry, FsResult, OpenFile, Storage, StorageError},
+    domain::{Clock, Code, ConversationKey, Failure, InstanceId, Principal, SafePath, text::chain},
+    ports::{
+        peers::Notices,
+        storage::{ConversationFolder, Entry, FsResult, OpenFile, Storage, StorageError},
+    },
 };
 
 /// Concurrent steps on disk: enough to keep a disk busy, few enough to leave threads and descriptors to others.
@@ -54,8 +61,6 @@ const OWNER_STEPS_MAX: usize = STEPS_MAX / 2;
 const CONVERSATION_STEPS_MAX: usize = 4;
 /// Of reads of more than so many bytes, as many as steps are in memory at once.
 const LONG_READ_BYTES: u64 = 1 << 20;
-/// How many changes a reader may be behind before it misses some.
-const BEHIND_MAX: usize = 1024;
 
 /// The limits of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,21 +97,6 @@ impl FileContent {
     /// [`Code::TooLarge`] with this sentence where the file goes on.
     pub fn whole(self, why: impl Into<String>) -> Result<Self, Failure> {
         if self.truncated { Err(Failure::new(Code::TooLarge, why)) } else { Ok(self) }
-    }
-}
-
-/// What a client has changed in a conversation. Changes by programs are in the events of their runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
-    pub conversation: ConversationKey,
-    /// A file, or a folder with all in it; `None` for all files.
-    pub path: Option<SafePath>,
-}
-
-impl Changed {
-    /// Whether this file is among what has changed.
-    pub fn covers(&self, conversation: &ConversationKey, file: &SafePath) -> bool {
-        *conversation == self.conversation && self.path.as_ref().is_none_or(|path| file.is_within(path))
     }
 }
 
@@ -159,7 +149,7 @@ pub struct Files {
     long_reads: Arc<Semaphore>,
     owner_long_reads: Shares<Principal>,
     quota: Arc<Quota>,
-    changes: Arc<Rings<Changed>>,
+    changes: Arc<Announcements>,
     uses: Uses,
     /// The memory that whole files and texts take until they are written.
     memory: SharedMemory<Principal>,
@@ -179,7 +169,7 @@ impl Files {
             long_reads: Arc::new(Semaphore::new(STEPS_MAX)),
             owner_long_reads: Shares::new(OWNER_STEPS_MAX),
             quota,
-            changes: Arc::new(Rings::new(BEHIND_MAX)),
+            changes: Arc::default(),
             uses: Uses::default(),
             memory: SharedMemory::new(options.waiting_bytes_max),
         }
@@ -193,19 +183,36 @@ impl Files {
         &self.quota
     }
 
-    /// What clients change from now on, in all conversations of an owner.
+    /// What changes from now on by other ways than runs of this server, in all conversations of an owner.
     pub fn changes(&self, who: &Principal) -> Receiver<Changed> {
         self.changes.subscribe(who)
+    }
+
+    /// Exchanges what changes with the other servers of a database, as the server `me`, until `stop`.
+    pub async fn share_changes(&self, me: InstanceId, notices: &dyn Notices, stop: CancellationToken) {
+        self.changes.share(me, notices, &stop).await;
+    }
+
+    /// How often the other servers could not be told what has changed.
+    pub fn announcements_lost(&self) -> u64 {
+        self.changes.lost()
+    }
+
+    /// Tells the other servers what a run has changed. Readers here have its events.
+    pub(super) fn announce_run(&self, conversation: &ConversationKey, files: &FileList) {
+        if files.changed > files.made().count() as u64 {
+            return self.changes.announce_elsewhere(conversation, None);
+        }
+        for file in files.made() {
+            self.changes.announce_elsewhere(conversation, Some(&file.path));
+        }
     }
 
     /// Announces what a step changes in one conversation: a file, or a folder with all in it; `None` for all files. It
     /// belongs into the step, which ends also when its caller goes away, and waits for no reader of the owner's ring.
     fn announcer(&self, conversation: &ConversationKey) -> impl Fn(Option<&SafePath>) + Send + use<> {
         let (changes, conversation) = (Arc::clone(&self.changes), conversation.clone());
-        move |path| {
-            let notice = || Changed { conversation: conversation.clone(), path: path.cloned() };
-            changes.send(&conversation.owner, notice);
-        }
+        move |path| changes.announce(&conversation, path)
     }
 
     /// Ends the background work of the storage; the next start continues it.

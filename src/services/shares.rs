@@ -139,6 +139,13 @@ impl<T: Clone> Rings<T> {
         }
     }
 
+    /// Sends the same to each reader of each owner.
+    pub(super) fn send_to_all(&self, notice: &T) {
+        for ring in self.rings.lock().values() {
+            drop(ring.send(notice.clone()));
+        }
+    }
+
     /// The notices of an owner from now on.
     pub(super) fn subscribe(&self, owner: &Principal) -> Receiver<T> {
         let mut rings = self.rings.lock();

@@ -32,7 +32,7 @@ impl StatsSnapshot {
     /// The gauges at this moment; does not wait for them.
     pub fn now(&self) -> ServerGauges {
         let sessions = self.runs.sessions();
-        let SharedParts { sandboxes, standbys, catalog, .. } = self.runs.parts();
+        let SharedParts { sandboxes, standbys, catalog, files, .. } = self.runs.parts();
         ServerGauges {
             load: self.runs.load(),
             sessions: sessions.load(),
@@ -43,6 +43,7 @@ impl StatsSnapshot {
             standbys_taken: standbys.taken(),
             languages: catalog.all().len(),
             packages: self.packages.counts(),
+            file_changes_untold: files.announcements_lost(),
         }
     }
 }

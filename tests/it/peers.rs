@@ -4,6 +4,7 @@
 
 mod batches;
 mod conversations;
+mod files;
 mod keys;
 mod uploads;
 
@@ -30,7 +31,7 @@ use crate::support::{
 struct Pair {
     a: FakeServer,
     b: FakeServer,
-    _cluster: Postgres,
+    cluster: Postgres,
     _folder: TempDir,
 }
 
@@ -50,7 +51,7 @@ impl Pair {
         for server in [&a, &b] {
             until("each knows the other", async || server.mcp.runs.peers().others().len() == 1).await;
         }
-        Self { a, b, _cluster: cluster, _folder: folder }
+        Self { a, b, cluster, _folder: folder }
     }
 
     /// How many sandboxes each has started.
@@ -337,7 +338,7 @@ async fn another_owner_learns_nothing_through_another_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_leaves_its_conversations_to_the_others() {
-    let Pair { a, b, _cluster, _folder } = Pair::start().await;
+    let Pair { a, b, cluster: _cluster, _folder } = Pair::start().await;
     assert_eq!(ask(&a, Method::POST, "/v1/runs", Some(run("c", "write f text"))).await.0, 200);
     let asked = json!({"conversationId": "c", "language": "python", "code": "print before"});
     let (_, before) = ask(&a, Method::POST, "/v1/runs", Some(asked)).await;
@@ -359,7 +360,7 @@ async fn a_server_that_stops_leaves_its_conversations_to_the_others() {
 /// Programs that begin meanwhile are not held up, and nothing that was begun is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_go_on_while_the_database_is_away() {
-    let Pair { a, b, _cluster: mut cluster, _folder } = Pair::start().await;
+    let Pair { a, b, mut cluster, _folder } = Pair::start().await;
     assert_eq!(ask(&a, Method::POST, "/v1/runs", Some(run("known", "print 1"))).await.0, 200);
     cluster.pause();
     for server in [&a, &b] {

@@ -117,17 +117,17 @@ pub(super) async fn follow_languages(runs: &Runs, sink: &Sink) {
     }
 }
 
-/// What changes files of an owner, from when this is made on.
+/// What changes files of an owner, from when this is made on: runs of this server, and clients and other servers.
 pub(super) struct FileChanges {
     runs: BoxStream<'static, FeedItem>,
-    clients: Receiver<Changed>,
+    others: Receiver<Changed>,
     /// How many files the events of a run have named: it may have changed more.
     named: HashMap<RunId, u64>,
 }
 
 impl FileChanges {
     pub(super) fn new(parts: &McpParts, who: &Principal) -> Self {
-        Self { runs: parts.runs.feed(who), clients: parts.files.changes(who), named: HashMap::new() }
+        Self { runs: parts.runs.feed(who), others: parts.files.changes(who), named: HashMap::new() }
     }
 
     /// Notifies the client when a file that it follows has changed, until it is gone. Where changes were missed, or a
@@ -139,14 +139,14 @@ impl FileChanges {
                     Some(FeedItem::Event { run, conversation, event }) => match event.kind {
                         EventKind::File(file) => {
                             *self.named.entry(run).or_default() += 1;
-                            followed.among(&Changed { conversation, path: Some(file.path) })
+                            followed.among(&Changed::of(&conversation, Some(&file.path)))
                         }
                         EventKind::Finished(outcome) => {
                             let named = self.named.remove(&run).unwrap_or_default();
                             if outcome.figures.files <= named {
                                 continue;
                             }
-                            followed.among(&Changed { conversation, path: None })
+                            followed.among(&Changed::of(&conversation, None))
                         }
                         _ => continue,
                     },
@@ -156,7 +156,7 @@ impl FileChanges {
                     }
                     None => return,
                 },
-                changed = self.clients.recv() => match changed {
+                changed = self.others.recv() => match changed {
                     Ok(changed) => followed.among(&changed),
                     Err(RecvError::Lagged(_)) => followed.all(),
                     Err(RecvError::Closed) => return,
@@ -273,7 +273,7 @@ mod tests {
             assert!(followed.add((key(conversation), path(file)), uri).is_some());
         }
         let among = |conversation: &str, file: Option<&str>| {
-            let mut uris = followed.among(&Changed { conversation: key(conversation), path: file.map(path) });
+            let mut uris = followed.among(&Changed::of(&key(conversation), file.map(path).as_ref()));
             uris.sort();
             uris
         };

@@ -377,8 +377,8 @@ fn changes_of_other_owners_make_no_reader_miss_any() {
     let mut changes = files.changes(&ann.owner);
     files.announcer(&ann)(None);
     let of_bob = files.announcer(&bob);
-    (0..=BEHIND_MAX).for_each(|_| of_bob(None));
-    assert_eq!(changes.try_recv(), Ok(Changed { conversation: ann, path: None }));
+    (0..=announce::BEHIND_MAX).for_each(|_| of_bob(None));
+    assert_eq!(changes.try_recv(), Ok(Changed::of(&ann, None)));
     assert!(changes.try_recv().is_err(), "another owner's change came");
 }
 

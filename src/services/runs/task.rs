@@ -231,6 +231,7 @@ impl RunTask {
         for file in files.made() {
             self.run.log.add(EventKind::File(Box::new(file.clone())));
         }
+        self.service.parts.files.announce_run(&self.run.conversation, &files);
         let (stdout, stderr) = CapturedOutput::of(&self.run.log.range(0, u64::MAX));
         let (conversation, language) = (self.run.conversation.clone(), self.run.language.clone());
         Report { run: self.run.id, conversation, language, outcome, stdout, stderr, files }
