@@ -118,7 +118,7 @@ impl Database {
         let options = AnyConnectOptions::from_str("sqlite::memory:").map_err(OpenError::Url)?;
         // Without these limits the pool starts no task, so it can be made outside of a runtime.
         let pool = AnyPoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options);
-        Ok(Self { pool, ready: Arc::new(watch::Sender::new(false)) })
+        Ok(Self { pool, url: Arc::from(""), ready: Arc::new(watch::Sender::new(false)) })
     }
 
     /// Applies the migrations that are missing.

@@ -34,9 +34,8 @@ use tracing::{debug, warn};
 use super::{
     DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
-    open_beneath,
+    ignore, open_beneath,
     own::{discard, discard_all, names, new_file, open_own, own_folder},
-    unless,
 };
 use crate::ports::storage::{Storage as _, Usage};
 
@@ -218,7 +217,7 @@ impl Folder {
             return Ok(());
         }
         let locked = rustix::fs::flock(&self.incoming, FlockOperation::NonBlockingLockExclusive);
-        if unless(&[Errno::WOULDBLOCK], locked)?.is_none() {
+        if ignore(&[Errno::WOULDBLOCK], locked)?.is_none() {
             return Ok(());
         }
         let discarded = discard_all(&self.incoming, &self.trash, &self.background);

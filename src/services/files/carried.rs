@@ -53,10 +53,10 @@ impl Stamp {
     fn of_file(about: &Metadata) -> Self {
         let mode = about.mode() & 0o777;
         let is_closed = mode & 0o400 == 0;
-        let made = about.created().ok().filter(|_| is_closed).and_then(|made| made.duration_since(UNIX_EPOCH).ok());
-        let (unix_s, ns) = made.map_or_else(
+        let created = about.created().ok().filter(|_| is_closed).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let (unix_s, ns) = created.map_or_else(
             || (about.ctime(), about.ctime_nsec()),
-            |made| (made.as_secs().cast_signed(), made.subsec_nanos().into()),
+            |at| (at.as_secs().cast_signed(), at.subsec_nanos().into()),
         );
         Self { mode, modified_unix_s: about.mtime(), file: Some((about.ino(), about.len(), unix_s, ns)) }
     }
@@ -119,7 +119,7 @@ impl Files {
         carried: Carried,
     ) -> IncomingFiles {
         let writer = self.quota.writer(conversation).await;
-        let writes = IncomingWrites {
+        let incoming = IncomingWrites {
             writer,
             conversation: conversation.clone(),
             returned: Returned { carried, limit: None, left_out: 0, replaced: BTreeSet::new() },
@@ -127,7 +127,7 @@ impl Files {
             modes: BTreeMap::new(),
             opened: BTreeMap::new(),
         };
-        IncomingFiles { files: Arc::clone(self), writes: Some(writes), held: Vec::new(), held_bytes: 0 }
+        IncomingFiles { files: Arc::clone(self), writes: Some(incoming), held: Vec::new(), held_bytes: 0 }
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn of_begin(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_
 
 pub(super) fn of_end(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
     let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(|failure| failed(failure, run), ended) };
-    HistoryLine { end: Some(end), ..begun(&run.begin, instance, source_bytes_max) }
+    HistoryLine { end: Some(end), ..of_begin(&run.begin, instance, source_bytes_max) }
 }
 
 /// Why the server failed the run, if it did.

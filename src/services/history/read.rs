@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::{History, Store, line};
+use super::{History, line};
 use crate::{
     domain::{Code, Failure, Principal, RunId},
     ports::{

@@ -5,7 +5,7 @@ mod rows;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use self::rows::{CONVERSATION, IN_HEADER, KINDS, MCP_SESSION, RUN, SESSION, expected, mcp, rows};
+use self::rows::{IN_HEADER, KINDS, MCP_SESSION, RUN, SESSION, expected, mcp, rows};
 use super::{World, surfaces::parsed, work::Observer};
 use crate::{
     skills::{skill_md, zipped},

@@ -296,7 +296,7 @@ fn unfinished_files_take_no_room_of_a_disk_that_is_still_mounted() {
     drop(storage.enter(&id("c")).expect("still mounted"));
     assert!(left.exists(), "a server that lives may be writing it");
     writing.append(b"text").expect("written");
-    assert_eq!(writing.place(&path("whole")).expect("moved into place").size, 4);
+    assert_eq!(writing.persist(&path("whole")).expect("moved into place").size, 4);
     let again = storage.enter(&id("c")).expect("still mounted");
     let usage = again.usage(&EVERYTHING);
     let is_left = left.exists();

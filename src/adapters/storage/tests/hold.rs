@@ -60,8 +60,8 @@ fn walk_reads_files_that_a_program_closed_to_itself() {
 
 #[test]
 fn walk_that_reads_nothing_leaves_the_times_of_closed_files() {
-    let place = place();
-    let file = place.data().join("f");
+    let fixture = fixture();
+    let file = fixture.data().join("f");
     fs::write(&file, "kept").expect("a file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("rights");
     let about = || fs::metadata(&file).expect("a file");

@@ -90,7 +90,7 @@ impl Execution<'_> {
         }
     }
 
-    fn emit(&mut self, event: Option<EventKind>) {
+    pub(super) fn emit(&mut self, event: Option<EventKind>) {
         event.into_iter().for_each(&mut *self.sink);
     }
 

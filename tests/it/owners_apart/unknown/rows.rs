@@ -47,8 +47,8 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// A cell of a session.
-fn cell() -> Option<Value> {
-    Some(json!({"code": "print x"}))
+fn cell() -> Value {
+    json!({"code": "print x"})
 }
 
 fn of_this_server() -> Vec<Row> {
@@ -67,12 +67,12 @@ fn of_this_server() -> Vec<Row> {
         (Method::POST, RUN, "/v1/runs/ID/cancel", None),
         (Method::POST, RUN, "/v1/runs/ID/stdin", None),
         (Method::GET, SESSION, "/v1/sessions/ID", None),
-        (Method::POST, SESSION, "/v1/sessions/ID/cells", cell()),
+        (Method::POST, SESSION, "/v1/sessions/ID/cells", Some(cell())),
         (Method::POST, SESSION, "/v1/sessions/ID/interrupt", None),
         (Method::POST, SESSION, "/v1/sessions/ID/restart", None),
         (Method::DELETE, SESSION, "/v1/sessions/ID", None),
-        (Method::POST, SESSION, "/v1/sessions/ID/complete", cell()),
-        (Method::POST, SESSION, "/v1/sessions/ID/inspect", cell()),
+        (Method::POST, SESSION, "/v1/sessions/ID/complete", Some(cell())),
+        (Method::POST, SESSION, "/v1/sessions/ID/inspect", Some(cell())),
         (Method::GET, RUN, "/v1/runs?after=ID", None),
         (Method::GET, CONVERSATION, "/v1/conversations?after=ID", None),
         (Method::GET, QUESTION, "/v1/approvals/ID", None),
@@ -103,10 +103,10 @@ fn of_other_products() -> Vec<Row> {
         (Method::DELETE, SESSION, "/v1/sessions/session?session_id=ID", None),
         (Method::GET, SESSION, "/v1/browser/sessions/ID", None),
         (Method::DELETE, SESSION, "/v1/browser/sessions/ID", None),
-        (Method::POST, SESSION, "/v1/browser/navigate", in_browser(json!({"url": "https://set.example/"}))),
-        (Method::POST, SESSION, "/v1/browser/content", in_browser(json!({}))),
-        (Method::POST, SESSION, "/v1/browser/interactions/click", in_browser(json!({"selector": "a"}))),
-        (Method::POST, SESSION, "/v1/browser/interactions/screenshot", in_browser(json!({}))),
+        (Method::POST, SESSION, "/v1/browser/navigate", Some(in_browser(json!({"url": "https://set.example/"})))),
+        (Method::POST, SESSION, "/v1/browser/content", Some(in_browser(json!({})))),
+        (Method::POST, SESSION, "/v1/browser/interactions/click", Some(in_browser(json!({"selector": "a"})))),
+        (Method::POST, SESSION, "/v1/browser/interactions/screenshot", Some(in_browser(json!({})))),
         (Method::POST, SESSION, "/execute_async", Some(json!({"code": "print x", "session_id": "ID"}))),
         (Method::POST, SESSION, "/v1/execute", Some(json!({"code": "print x", "session_id": "ID"}))),
         (Method::POST, SESSION, "/download", Some(json!({"filename": "f", "session_id": "ID"}))),
@@ -126,7 +126,7 @@ fn of_other_products() -> Vec<Row> {
         (Method::POST, SANDBOX, "/e2b/sandboxes/ID/connect", Some(json!({"timeout": 60}))),
         (Method::GET, SANDBOX, "/e2b/health#ID", None),
         (Method::GET, SANDBOX, "/e2b/files?path=/home/user/f#ID", None),
-        (Method::POST, SANDBOX, "/e2b/execute#ID", cell()),
+        (Method::POST, SANDBOX, "/e2b/execute#ID", Some(cell())),
         (Method::GET, SANDBOX, "/e2b/contexts#ID", None),
         (Method::POST, SANDBOX, "/e2b/filesystem.Filesystem/ListDir#ID", Some(json!({"path": "/home/user"}))),
         (Method::POST, SANDBOX, "/e2b/filesystem.Filesystem/Stat#ID", Some(json!({"path": "/home/user/f"}))),
@@ -172,9 +172,9 @@ fn of_operators() -> Vec<Row> {
 }
 
 /// The body of a request to the browser of a session.
-fn in_browser(mut body: Value) -> Option<Value> {
+fn in_browser(mut body: Value) -> Value {
     body["session_id"] = "ID".into();
-    Some(body)
+    body
 }
 
 /// The status of the answer to a request with an unknown id.

@@ -32,7 +32,7 @@ fn closed_file_is_sent_once_and_removed_with_its_program() {
 async fn closed_file() {
     let mut scene = Scene::own();
     scene.write("a", b"text").await;
-    std::fs::set_permissions(scene.disk_path("a"), std::fs::Permissions::from_mode(0)).expect("closed");
+    std::fs::set_permissions(scene.disk_path("a"), std::fs::Permissions::from_mode(0o000)).expect("closed");
     let mut comes_back = file("b", b"of the program");
     if let FileMessage::Entry { mode, .. } = &mut comes_back[0] {
         *mode = 0;
