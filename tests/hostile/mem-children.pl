@@ -1,4 +1,5 @@
-# Sixty children that grow at the same time: the kernel has to choose one of them sixty times, and never the parent.
+# Sixty children that grow at the same time: the kernel has to choose one of them sixty times, and never the parent. Where
+# Node has started this, it chooses Node first, which is larger than a child is by then.
 my @children;
 for (1 .. 60) {
     my $child = fork // last;
