@@ -232,7 +232,7 @@ pub struct ServerGauges {
     pub languages: usize,
     pub packages: PackagesCounts,
     /// How often other servers could not be told which files changed here.
-    pub file_changes_untold: u64,
+    pub file_changes_unannounced: u64,
 }
 
 /// What is admitted at one moment.

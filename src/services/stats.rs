@@ -43,7 +43,7 @@ impl StatsSnapshot {
             standbys_taken: standbys.taken(),
             languages: catalog.all().len(),
             packages: self.packages.counts(),
-            file_changes_untold: files.announcements_lost(),
+            file_changes_unannounced: files.announcements_lost(),
         }
     }
 }

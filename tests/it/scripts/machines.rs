@@ -105,7 +105,8 @@ fn the_tests_inherit_the_same_environment_from_every_user() {
     assert!(err.contains("git init && git add ."), "{err}");
 }
 
-/// Engines that a context of the docker command names, then ones that do not answer; and where the kernel has `AppArmor`.
+/// Engines that a context of the docker command names, then ones that do not answer; and a kernel that has
+/// `AppArmor`.
 const ENGINES: &str = r#"
 . ./functions.sh
 unset DOCKER_HOST
