@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Opens sessions in the runner images through sandbox-init and sandbox-bridge, with the server's restrictions, checks
 # what their kernels do, and runs jupyter_kernel_test in an image derived from each. Arguments are passed on: a
-# language, part of a case's name, --full, --measure SESSIONS, --help. RUNNER_PREFIX=<prefix> of the images; CPUS=<n>
-# instead of the server's 0.5.
+# language, part of a case's name, --plain (what that leaves out, which must fail without a sandbox too), --full,
+# --measure SESSIONS, --help. RUNNER_PREFIX=<prefix> of the images; CPUS=<n> instead of the server's 0.5.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
