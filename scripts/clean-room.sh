@@ -24,10 +24,11 @@ readonly PASSED_ON=("${PROXIES[@]}" SSL_CERT_FILE CURL_CA_BUNDLE REQUESTS_CA_BUN
 
 usage() {
   cat <<TEXT
-Usage: scripts/clean-room.sh [--suite NAME] [--user] [--nextest] [--keep] [--] COMMAND [ARGUMENT...]
+Usage: scripts/clean-room.sh [--suite NAME] [--user] [--systemd] [--nextest] [--keep] [--] COMMAND [ARGUMENT...]
   --suite NAME   the Debian release of the room: bookworm (default) or trixie
   --user         the command runs as a user with sudo instead of as root
-  --nextest      lends the room this machine's cargo-nextest, which test.sh compiles in minutes otherwise
+  --systemd      the room is booted by systemd, which runs the command and starts the engine
+  --nextest      lends the room this machine's cargo-nextest, which test.sh compiles in two minutes otherwise
   --keep         the room's folder is left, and named
 Needs root or sudo, $DISK_GB GB of free disk, and mmdebstrap, which it installs.
 Example: scripts/clean-room.sh ./test.sh
@@ -51,13 +52,13 @@ check_disk() {
   ((free >= DISK_GB)) || die "$ROOMS has $free GB of free disk, and the room may need $DISK_GB GB: free some."
 }
 
-# $1: the room, $2: the release
+# $1: the room, $2: the release, $3: more packages, each after a comma
 make_root() {
   local mirror
   mirror=$(host_mirror main)
   say "making a root file system of Debian $2"
   # A room is not used after a crash of this machine, so dpkg does not wait for the disk.
-  mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include=ca-certificates,git,sudo \
+  mmdebstrap --quiet --mode=root --variant=minbase --keyring="$KEYRING" --include="ca-certificates,git,sudo$3" \
     --dpkgopt=force-unsafe-io "$2" "$1" ${mirror:+"$mirror"} || die "mmdebstrap failed; is a Debian mirror reachable?"
   add_host_authorities "$1" || die "could not add the host's certificate authorities."
   cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
@@ -76,10 +77,10 @@ copy_repository() {
 }
 
 # Runs in namespaces of its own, as root. $1: the room, $2: the user, $3: the toolchain, $4: cargo-nextest or nothing,
-# then the command.
+# $5: whether systemd is started, then the command.
 enter() {
-  local room=$1 user=$2 toolchain=$3 nextest=$4 words=() name
-  shift 4
+  local room=$1 user=$2 toolchain=$3 nextest=$4 systemd=$5 words=() name
+  shift 5
   mount --bind "$room" "$room"
   cd "$room"
   mount -t proc proc proc
@@ -105,10 +106,11 @@ enter() {
   chown -R "$user:" /home/tester
   # shellcheck disable=SC2016 # the inner shell fills these in
   set -- sh -c 'cd /home/tester/sandbox && exec "$@"' sh "$@"
+  set -- env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM=dumb PATH="/opt/rust/bin:$path" "${words[@]}" \
+    setpriv --reuid "$user" --regid "$user" --init-groups "$@"
+  [ "$systemd" = no ] || boot "$@"
   local status=0
-  env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM=dumb \
-    PATH="/opt/rust/bin:$path" "${words[@]}" \
-    setpriv --reuid "$user" --regid "$user" --init-groups "$@" </dev/null || status=$?
+  "$@" </dev/null || status=$?
   # The engine that the command started takes its containers' control groups away when it ends in order.
   if [ -r /run/docker.pid ]; then
     kill "$(cat /run/docker.pid)" 2>/dev/null || true
@@ -121,13 +123,67 @@ enter() {
   return "$status"
 }
 
+# Makes control groups for a room with systemd, and prints their folders. One with processes hands no controller of
+# cgroups v2 on, so that one is below the root, the others are below this process's own.
+make_groups() {
+  local names path folder name
+  while IFS=: read -r _ names path; do
+    folder=/sys/fs/cgroup/${names#name=}
+    if [ -z "$names" ]; then
+      path=
+      [ ! -d /sys/fs/cgroup/unified ] || folder=/sys/fs/cgroup/unified
+    fi
+    folder=$folder$path/$1
+    mkdir "$folder"
+    for name in cpuset.cpus cpuset.mems; do
+      [ ! -e "$folder/../$name" ] || cat "$folder/../$name" >"$folder/$name"
+    done
+    printf '%s\n' "$folder"
+  done </proc/self/cgroup
+}
+
+# Becomes systemd, which runs a command as a unit, writes what that prints to /output, and ends with its status and all
+# that was started. It may not change what the room shares with this machine.
+boot() {
+  local names name
+  printf '%q ' exec "$@" >/command
+  printf '</dev/null >/output 2>&1\n' >>/command
+  cd /etc/systemd/system
+  printf '%s\n' '[Unit]' Wants=basic.target SuccessAction=exit FailureAction=exit \
+    '[Service]' 'ExecStart=/bin/bash /command' >room.service
+  for name in sysctl modules-load tmpfiles-setup-dev tmpfiles-setup-dev-early random-seed; do
+    ln -s /dev/null "systemd-$name.service"
+  done
+  cd /
+  mount --bind /proc/sys /proc/sys
+  mount --bind /proc/sys/net /proc/sys/net
+  mount -o remount,bind,ro /proc/sys
+  # Control groups from the room's own on.
+  umount -l /sys/fs/cgroup
+  if grep -qv '^0::' /proc/self/cgroup; then
+    mount -t tmpfs -o mode=0755 tmpfs /sys/fs/cgroup
+    while IFS=: read -r _ names _; do
+      name=${names#name=}
+      mkdir "/sys/fs/cgroup/${name:-unified}"
+      if [ -z "$names" ]; then mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified; continue; fi
+      [ "$name" = "$names" ] || names=none,$names
+      mount -t cgroup -o "$names" cgroup "/sys/fs/cgroup/$name"
+    done </proc/self/cgroup
+  else
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+  fi
+  exec env -i container=room PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=room.service \
+    --show-status=no </dev/null
+}
+
 main() {
-  local suite=bookworm user=root keep=no nextest='' arguments=("$@")
+  local suite=bookworm user=root keep=no systemd=no nextest='' arguments=("$@")
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; return ;;
       --suite) suite=${2:?--suite takes a name}; shift ;;
       --user) user=tester ;;
+      --systemd) systemd=yes ;;
       --nextest) nextest=$(command -v cargo-nextest) || die "there is no cargo-nextest to lend." ;;
       --keep) keep=yes ;;
       --) shift; break ;;
@@ -160,15 +216,32 @@ main() {
     flock "$lock"
     trap 'rm -rf --one-file-system "$room" "$room.lock"' EXIT
   fi
-  make_root "$room" "$suite"
+  make_root "$room" "$suite" "$([ $systemd = no ] || echo ,dbus,systemd,systemd-sysv)"
   copy_repository "$room"
   say "running $* as $user"
-  local status=0
-  export -f enter
-  # shellcheck disable=SC2016 # the inner shell fills these in
-  PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts --propagation private \
-    bash -c 'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \
-    "$room" "$user" "$(rustc --print sysroot)" "$nextest" "$@" || status=$?
+  local status=0 more=() groups=() reader output
+  if [ $systemd = yes ]; then
+    mapfile -t groups < <(make_groups "${room##*/}")
+    more=(--cgroup)
+    mkfifo "$room/output"
+    cat "$room/output" &
+    reader=$!
+    exec {output}>"$room/output"
+  fi
+  export -f enter boot
+  (
+    for folder in "${groups[@]}"; do echo "$BASHPID" >"$folder/cgroup.procs"; done
+    # shellcheck disable=SC2016 # the inner shell fills these in
+    PASSED_ON_NAMES=${PASSED_ON[*]} unshare --mount --pid --fork --kill-child --ipc --uts "${more[@]}" \
+      --propagation private bash -c \
+      'set -euo pipefail; read -ra PASSED_ON <<<"$PASSED_ON_NAMES"; enter "$@"' enter \
+      "$room" "$user" "$(rustc --print sysroot)" "$nextest" $systemd "$@"
+  ) || status=$?
+  if [ $systemd = yes ]; then
+    exec {output}>&-
+    wait "$reader"
+    find "${groups[@]}" -depth -type d -exec rmdir {} + || true
+  fi
   say "$* ended with status $status"
   return "$status"
 }
