@@ -122,7 +122,11 @@ fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, h
         ("history_lost", "Lines of the history that were given up", history.lost),
         ("history_errors", "Calls of the database for the history that failed", history.errors),
         ("idempotency_keys_unstored", "Runs that began before their key was stored", history.keys_unstored),
-        ("file_changes_unannounced", "Failures to tell other servers which files changed", now.file_changes_unannounced),
+        (
+            "file_changes_unannounced",
+            "Failures to tell other servers which files changed",
+            now.file_changes_unannounced,
+        ),
     ] {
         all.register(name, help, ConstCounter::new(value));
     }

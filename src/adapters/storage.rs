@@ -15,7 +15,8 @@
 //! {root}/{id}/              a conversation; 0700, ours, so that no other user reaches what is below
 //! {root}/@{owner}/{id}/     a conversation of an owner other than `default`
 //! {root}/{id}/.mark         touched to learn the file system's own time
-//! {root}/{id}/files/        `/data` of its programs; theirs. Or a link to it, on a disk of its own (`own_disk`)
+//! {root}/{id}/files/        `/data` of its programs; theirs. It has a project of its own (`project`), or is a link to
+//!                           a folder on a disk of its own (`own_disk`)
 //! ```
 //!
 //! `background` is the only thread; it ends with the last handle of the storage.
@@ -31,6 +32,7 @@ mod list;
 mod own;
 mod own_disk;
 mod packages;
+mod project;
 mod root;
 mod skills;
 mod usage;
@@ -53,7 +55,7 @@ use rustix::{
 };
 
 use self::{background::Background, delete::set_mode, file::Incoming, handover::Handover};
-pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
+pub use self::{claim::RootError, project::hard_limit, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::SafePath,
     ports::storage::{

@@ -172,7 +172,10 @@ fn remove_entry(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mu
         effort.step()?;
         if !remove(folder.fd()?, entry.file_name())? {
             match hoist(folder.fd()?, entry.file_name(), top, hoisted) {
-                Err(Errno::NOSPC | Errno::DQUOT) => remove_bottom(folder.fd()?, entry.file_name(), effort)?,
+                // `XDEV`: installed packages have no project, and the folder at the top has one.
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::XDEV) => {
+                    remove_bottom(folder.fd()?, entry.file_name(), effort)?;
+                }
                 other => other?,
             }
         }

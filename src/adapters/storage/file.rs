@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Errno, Folder, TAKEN, errno_of, failed, fresh_name, ignore, not_written, open_beneath,
     own::{new_file, own_folder},
+    project::claim,
     stat_of, times,
     walk::open_unreadable,
 };
@@ -111,7 +112,7 @@ impl Folder {
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let new_name = fresh_name();
         let made = own_folder(self.to_write_in()?, &new_name)?;
-        let placed = self.handover.apply(made, 0o755);
+        let placed = claim(&made, &self.files).and_then(|()| self.handover.apply(made, 0o755));
         let placed = placed.and_then(|()| rustix::fs::renameat(&self.incoming, &new_name, parent, name));
         if placed.is_err() {
             // What remains is removed at the next start.
@@ -191,6 +192,8 @@ impl<F: Borrow<Folder>> Incoming<F> {
     pub(super) fn persist(mut self, path: &SafePath) -> Result<Entry, Errno> {
         let conversation = self.conversation.borrow();
         let (folder, name) = path.split_last();
+        // Not before: what arrives is checked against the quota, and what it replaces is still there.
+        claim(&self.handle, &conversation.files)?;
         for _ in 0..TRIES {
             let parent = conversation.folder(folder)?;
             let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();

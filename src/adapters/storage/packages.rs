@@ -24,7 +24,8 @@ use super::{
     DiskStorage, Errno, Folder, GONE, NOW, errno_of, failed, fresh_name,
     handover::HandoverMethod,
     ignore, next_entry, open_beneath,
-    own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
+    own::{discard, exchange, make_folder, names, new_file, open_own, own_folder, read_text, write_text},
+    project::claim,
     stat_of,
     usage::{BLOCK_BYTES, Tally, usage_below},
 };
@@ -57,6 +58,8 @@ impl PackageStore for DiskStorage {
     fn stage(self: Arc<Self>, owner: &Principal) -> FsResult<Box<dyn Staging>> {
         let make = || {
             let (owner, name) = (self.packages_of(owner)?, fresh_name());
+            // No conversation's limit is that of an installation.
+            make_folder(&own_folder(&self.unassigned, &name)?, "files")?;
             let folder = self.make(&self.unassigned, &name, &self.unassigned_path().join(&name))?;
             Ok(Stage { storage: Arc::clone(&self), owner, name, folder })
         };
@@ -157,7 +160,10 @@ impl DiskStorage {
         let links = self.method == HandoverMethod::Chown && !there.on_own_disk;
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
-        let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {
+        // Copies may be the programs' own, so they count. Links count for no conversation.
+        let counted = if links { Ok(()) } else { claim(&made, &there.files) };
+        let copied = counted.and_then(|()| copy.folder(&tree, &made, DEPTH_MAX));
+        let placed = copied.and_then(|()| claim(&made, &there.files)).and_then(|()| {
             let parent = there.folder(FOLDER.as_bytes())?;
             exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });

@@ -19,8 +19,9 @@ use super::{
     claim::{Claim, ClaimFn, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
-    own::{assign, discard, discard_all, make_folder, names, open_own, own_folder},
+    own::{assign, discard, discard_all, names, open_own, own_folder},
     own_disk::OwnDisks,
+    project::ProjectQuota,
 };
 use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
 
@@ -34,7 +35,7 @@ const ROOT_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags:
 pub struct DiskStorage {
     pub(super) root: OwnedFd,
     /// `{root}/.incoming/{instance}`: files of this server that are being written.
-    incoming: Arc<OwnedFd>,
+    pub(super) incoming: Arc<OwnedFd>,
     pub(super) trash: Arc<OwnedFd>,
     /// `{root}/.nameless/{instance}`: folders of sandboxes that belong to no conversation yet.
     pub(super) unassigned: Arc<OwnedFd>,
@@ -44,6 +45,8 @@ pub struct DiskStorage {
     pub(super) users: RunnerUsers,
     /// Set when new conversations get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,
+    /// Set when new conversations get a project of their own.
+    pub(super) projects: Option<ProjectQuota>,
     pub(super) background: Background,
     /// Holds the lock.
     pub(super) lock: std::fs::File,
@@ -120,6 +123,7 @@ impl DiskStorage {
             method,
             users,
             own_disks: None,
+            projects: None,
             background,
             lock,
         })
@@ -160,7 +164,7 @@ impl DiskStorage {
     /// A conversation's folder with this name in `parent`, made if it does not exist. `path` is the folder's.
     pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = own_folder(parent, name)?;
-        make_folder(&dir, "files")?;
+        self.make_files(&dir)?;
         let mut conversation = self.enter_in(parent, name, path)?;
         self.hand_over(&mut conversation)?;
         Ok(conversation)

@@ -5,6 +5,7 @@ mod hold;
 pub(crate) mod holder;
 mod list;
 mod packages;
+mod project;
 mod race;
 mod rename;
 mod users;

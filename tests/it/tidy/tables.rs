@@ -104,7 +104,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 62] = [
 ];
 
 /// Vendor crates and the only places that may name them.
-pub const VENDORS: [(&str, &[&str]); 32] = [
+pub const VENDORS: [(&str, &[&str]); 33] = [
     ("openidconnect", &["services/sign_in/openid"]),
     ("jsonwebtoken", &["services/issuer"]),
     ("reqwest", &["adapters/tools", "adapters/web"]),
@@ -157,4 +157,5 @@ pub const VENDORS: [(&str, &[&str]); 32] = [
     ("anyhow", &["cli"]),
     ("serde_saphyr", &["domain/skills"]),
     ("zip", &["services/skills/upload"]),
+    ("libc", &["adapters/storage/project"]),
 ];
