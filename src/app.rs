@@ -29,7 +29,7 @@ use self::{background::Background, observability::Observability};
 pub use self::{engine::engine, error::StartError, parts::Parts};
 pub(crate) use self::{
     listen::bind,
-    options::{own_disk, slots},
+    options::{own_disk, project_quota, slots},
     parts::signer,
 };
 use crate::{

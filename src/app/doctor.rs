@@ -9,6 +9,7 @@
 
 mod engine;
 mod machine;
+mod quota;
 
 #[cfg(test)]
 mod tests;

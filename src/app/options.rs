@@ -121,6 +121,12 @@ pub fn own_disk(config: &Config) -> Usage {
     Usage { bytes: config.quota.bytes_max, entries: config.quota.entries_max.into() }
 }
 
+/// What project quotas limit where there are any. Not on Kubernetes: there the cluster's own list of system calls may
+/// be in force, with which a program can give its files the project of another conversation.
+pub fn project_quota(config: &Config) -> Option<Usage> {
+    (!config.quota.hard && !config.engine.is_kubernetes()).then(|| own_disk(config))
+}
+
 pub(super) fn retention(config: &Config) -> RetentionOptions {
     let unused_s = config.quota.kept_unused_s;
     let total_bytes = config.quota.total_bytes_max;

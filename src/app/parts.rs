@@ -101,6 +101,10 @@ pub(super) fn store(
 ) -> Result<Arc<dyn Storage>, StartError> {
     let store = open(&config.root, engine::runner_users(config)?)?;
     let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
+    let store = match options::project_quota(config) {
+        Some(most) => store.with_project_quotas(&most),
+        None => store,
+    };
     Ok(Arc::new(store))
 }
 

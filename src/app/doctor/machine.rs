@@ -5,7 +5,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatfs, open, statvfs};
 
-use super::{Findings, Level};
+use super::{Findings, Level, quota};
 use crate::{
     adapters::{audit, storage::DiskStorage, traces},
     app::{self, descriptors, engine},
@@ -36,20 +36,7 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn S
     let store = DiskStorage::at(&config.root, users).inspect_err(|error| findings.fail("files", error, fix)).ok()?;
     findings.ok("files", format!("{root} can be used"));
     disk(&config.root, findings);
-    let store = if config.quota.hard { own_disks(store, config, findings)? } else { store };
-    Some(Arc::new(store))
-}
-
-/// Whether conversations can have disks of their own.
-fn own_disks(store: DiskStorage, config: &Config, findings: &mut Findings) -> Option<DiskStorage> {
-    let made = store.with_own_disks(&app::own_disk(config)).inspect_err(|error| {
-        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-        let fix = "run the server as root on the engine's host and install e2fsprogs, or unset SANDBOX_QUOTA__HARD";
-        findings.fail("quota", format!("no disk can be made for a conversation: {why}"), fix);
-    });
-    let store = made.ok()?;
-    findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");
-    Some(store)
+    Some(Arc::new(quota::limited(store, config, findings)?))
 }
 
 fn disk(root: &Path, findings: &mut Findings) {
