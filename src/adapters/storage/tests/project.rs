@@ -135,7 +135,7 @@ fn limited_folders_take_what_a_server_moves() {
     let other = place.storage.create(&id("d")).expect("a conversation");
     let mut upload = place.storage.create(&id("c")).expect("it is there").incoming().expect("begun");
     upload.append(b"three").expect("written");
-    upload.moved_to(other).expect("moved").place(&path("in/d")).expect("placed");
+    upload.moved_to(other).expect("moved").persist(&path("in/d")).expect("placed");
     let other = place.storage.try_create(&id("d")).expect("it is there");
     assert_eq!(bytes(other.read(&path("in/d"))), b"three");
     assert_ne!(project(&other), own);
