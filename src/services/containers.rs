@@ -134,7 +134,7 @@ impl Containers {
         })
     }
 
-    /// One of this api, which counts as a use of it: OpenAI documents that retrieving a container keeps it.
+    /// One of this interface, which counts as a use of it: OpenAI documents that retrieving a container keeps it.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`].

@@ -155,7 +155,7 @@ mod tests {
     #[tokio::test]
     async fn a_conversation_that_is_given_back_meanwhile_is_taken() {
         let (_folder, database) = Database::in_new_folder().await;
-        // In number of another server: a conversation that is there when one is to be taken is given back.
+        // In place of another server: a conversation that is there when one is to be taken is given back.
         let trigger = "CREATE TRIGGER given_back BEFORE INSERT ON conversation_places \
             WHEN EXISTS (SELECT 1 FROM conversation_places WHERE conversation = NEW.conversation) \
             BEGIN DELETE FROM conversation_places WHERE conversation = NEW.conversation; SELECT RAISE(IGNORE); END";

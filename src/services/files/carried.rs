@@ -127,7 +127,7 @@ impl Files {
             modes: BTreeMap::new(),
             opened: BTreeMap::new(),
         };
-        IncomingFiles { files: Arc::clone(self), writes: Some(incoming), held: Vec::new(), held_bytes: 0 }
+        IncomingFiles { files: Arc::clone(self), incoming: Some(incoming), held: Vec::new(), held_bytes: 0 }
     }
 }
 
@@ -135,7 +135,7 @@ impl Files {
 pub(in crate::services) struct IncomingFiles {
     files: Arc<Files>,
     /// `None` after a failure.
-    writes: Option<IncomingWrites>,
+    incoming: Option<IncomingWrites>,
     held: Vec<FileMessage>,
     held_bytes: usize,
 }
@@ -176,31 +176,31 @@ impl IncomingFiles {
     /// When the disk fails.
     pub(in crate::services) async fn finish(mut self) -> Result<Returned, Failure> {
         self.write_held(true).await?;
-        Ok(self.writes.map(|writes| writes.returned).unwrap_or_default())
+        Ok(self.incoming.map(|incoming| incoming.returned).unwrap_or_default())
     }
 
     async fn write_held(&mut self, is_last: bool) -> Result<(), Failure> {
-        let Some(mut writes) = self.writes.take() else { return Ok(()) };
+        let Some(mut incoming) = self.incoming.take() else { return Ok(()) };
         let held = mem::take(&mut self.held);
         self.held_bytes = 0;
-        let conversation = writes.conversation.clone();
+        let conversation = incoming.conversation.clone();
         let step = move |store: &dyn Storage| {
             for message in held {
                 if !matches!(message, FileMessage::Bytes(_)) {
                     // Why that one was not stored says nothing about this one.
-                    let done = writes.close(store);
-                    writes.note_error(done)?;
+                    let done = incoming.close(store);
+                    incoming.note_error(done)?;
                 }
-                let done = writes.message(store, message);
-                writes.note_error(done)?;
+                let done = incoming.message(store, message);
+                incoming.note_error(done)?;
             }
             if is_last {
-                let done = writes.close(store).and_then(|()| writes.set_modes(store));
-                writes.note_error(done)?;
+                let done = incoming.close(store).and_then(|()| incoming.set_modes(store));
+                incoming.note_error(done)?;
             }
-            Ok(writes)
+            Ok(incoming)
         };
-        self.writes = Some(self.files.step(&conversation, step).await?);
+        self.incoming = Some(self.files.step(&conversation, step).await?);
         Ok(())
     }
 }

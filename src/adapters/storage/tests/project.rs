@@ -187,7 +187,7 @@ fn limited_conversation_gets_packages() {
         fs::write(tree.join("large"), vec![1; 24 << 20]).expect("an installation has no such limit");
         stage.keep(Tool::Uv, key, &disk::EVERYTHING).expect("kept");
         fs::remove_file(place.root.path().join(format!("root/.packages/default/{key}/tree/large"))).expect("removed");
-        storage.place(key, &id("c"), Tool::Uv).expect("placed");
+        storage.put(key, &id("c"), Tool::Uv).expect("placed");
         let mut text = String::new();
         for number in 0..20 {
             let file = place.data().join(format!(".packages/python/{number}/in/deep/code.py"));

@@ -221,7 +221,7 @@ async fn folder_that_comes_again_and_again_is_held_once() {
     for _ in 0..100_000 {
         returning.take(folder("d")).await.expect("taken");
     }
-    let modes = returning.writes.as_ref().map(|writes| writes.modes.len());
+    let modes = returning.incoming.as_ref().map(|incoming| incoming.modes.len());
     assert_eq!((modes, returning.finish().await.expect("stored").limit), (Some(1), None));
 }
 
