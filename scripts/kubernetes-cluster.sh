@@ -34,13 +34,14 @@ readonly KIND=${CLUSTER_KIND_NAME:-sandbox}
 
 usage() {
   cat <<TEXT
-Usage: scripts/kubernetes-cluster.sh up | down | load IMAGE... | stop PART | start PART | kubeconfig | env |
-         kubectl ARGUMENT...
+Usage: scripts/kubernetes-cluster.sh up | down | load IMAGE... | stop PART | start PART | policies on|off |
+         kubeconfig | env | kubectl ARGUMENT...
   up           makes the cluster and waits until every node is ready; does nothing where it runs
   down         ends it and removes what it made, except the cache
   load         copies images of the Docker engine to every node
   stop, start  ends the API server (apiserver), or the kubelet and the runtime of a node, by its name, as a crash does;
                starts them again and waits until they answer
+  policies     has every node enforce NetworkPolicies, or none, which is so after up; for Debian's cluster alone
   kubeconfig   prints the path of the operator's KUBECONFIG
   env          prints what the tests need in their environment
 Takes root on Debian 12 (8 minutes and 3 GB the first time); elsewhere kind and kubectl.
@@ -116,7 +117,7 @@ up_debian() {
   ! runs kube-apiserver || { say "the cluster runs already: KUBECONFIG=$(kubeconfig)"; return; }
   down_debian
   build_kubernetes
-  install_packages etcd-server containerd runc containernetworking-plugins iproute2 iptables openssl
+  install_packages etcd-server containerd runc containernetworking-plugins iproute2 iptables nftables openssl python3
   mkdir -p "$STATE"
   make_networks
   make_certificates
@@ -174,6 +175,17 @@ start_debian() {
   await_part "$1"
 }
 
+policies_debian() {
+  runs kube-apiserver || die "the cluster does not run here; start it by up."
+  local node
+  if [ "$1" = on ]; then touch "$STATE/policies"; else rm -f "$STATE/policies"; fi
+  for ((node = 1; node <= NODES; node++)); do
+    switch_policies "$node" "$1" && continue
+    [ "$1" = off ] || policies_debian off
+    die "the policies could not be switched $1."
+  done
+}
+
 # Of a node that has been away for a short time only, the cluster still says that it is ready; so its kubelet is asked.
 await_part() {
   await 60 "the API server" kubectl get --raw /readyz
@@ -227,6 +239,10 @@ start_kind() {
   await_part "$1"
 }
 
+policies_kind() {
+  die "kind's own network plugin enforces NetworkPolicies, from kind 0.24 on; they cannot be switched."
+}
+
 main() {
   local command=${1:-}
   [ $# -eq 0 ] || shift
@@ -235,6 +251,10 @@ main() {
     stop | start)
       [ $# = 1 ] || { usage >&2; exit 2; }
       "${command}_$(way)" "$1"
+      ;;
+    policies)
+      [[ "$*" =~ ^(on|off)$ ]] || { usage >&2; exit 2; }
+      "policies_$(way)" "$1"
       ;;
     kubeconfig) kubeconfig ;;
     env) environment ;;

@@ -14,7 +14,7 @@ on_node() {
 
 start_node() {
   local node=$1 root=$STATE/node$1
-  mkdir -p "$root"/{log/pods,log/containers,kubelet/seccomp,cni/open,cni/closed} "$STATE/cni-bin" "$STATE/shared" \
+  mkdir -p "$root"/{log/pods,log/containers,kubelet/seccomp,cni/open,cni/closed,pods} "$STATE"/{cni-bin,shared} \
     /var/log/pods /var/log/containers
   [ -e "$STATE/sysctl" ] || sysctl "${KERNEL[@]}" >"$STATE/sysctl"
   write_networks "$node"
@@ -53,8 +53,8 @@ start_kubelet() {
     --container-runtime-endpoint "unix://$root/containerd.sock"
 }
 
-# Pods of the usual runtime class have a network that is open. Those of the class `closed` have a loopback and nothing
-# else: containerd asks for an address and does not look for it.
+# Pods of the usual runtime class have a network that is open, or what policies leave of it (policies.py). Those of the
+# class `closed` have a loopback and nothing else: containerd asks for an address and does not look for it.
 write_networks() {
   local root=$STATE/node$1
   find /usr/lib/cni -type f -exec ln -sf -t "$STATE/cni-bin" {} +
@@ -68,13 +68,33 @@ case $CNI_COMMAND in
       '"ips": [{"version": "4", "address": "192.0.2.1/32", "interface": 0}]' ;;
 esac
 TEXT
-  chmod 755 "$STATE/cni-bin/closed"
+  # The plugin `bridge`. Where policies are on, they hold for a pod before its containers start.
+  cat >"$STATE/cni-bin/open$1" <<TEXT
+#!/bin/sh
+pod="$root/pods/\$CNI_CONTAINERID"
+if [ "\$CNI_COMMAND" != ADD ]; then
+  "$STATE/cni-bin/bridge"
+  status=\$?
+  [ "\$CNI_COMMAND" != DEL ] || rm -f "\$pod"
+  exit \$status
+fi
+answer=\$("$STATE/cni-bin/bridge") || { printf '%s\n' "\$answer"; exit 1; }
+printf '%s\n%s\n' "\$CNI_ARGS" "\$answer" >"$root/\$CNI_CONTAINERID"
+mv "$root/\$CNI_CONTAINERID" "\$pod"
+if [ -e "$STATE/policies" ] &&
+  ! why=\$(PATH="$CACHE/bin:\$PATH" "$HERE/kubernetes/policies.py" "$root" "\$CNI_CONTAINERID" 2>&1); then
+  printf '{"cniVersion": "0.4.0", "code": 100, "msg": "%s"}\n' "\$(printf '%s' "\$why" | tr '"\\\\\n' '   ')"
+  exit 1
+fi
+printf '%s\n' "\$answer"
+TEXT
+  chmod 755 "$STATE"/cni-bin/{closed,"open$1"}
   cat >"$root/cni/closed/10-closed.conflist" <<TEXT
 {"cniVersion": "0.4.0", "name": "closed", "plugins": [{"type": "closed"}]}
 TEXT
   cat >"$root/cni/open/10-open.conflist" <<TEXT
 {"cniVersion": "0.4.0", "name": "open", "plugins": [{
-  "type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": true,
+  "type": "open$1", "bridge": "pods", "isGateway": true, "ipMasq": true,
   "ipam": {"type": "host-local", "dataDir": "$root/cni/addresses", "ranges": [[{"subnet": "$(pods_of "$1")"}]],
     "routes": [{"dst": "0.0.0.0/0"}]}}]}
 TEXT
@@ -167,9 +187,19 @@ import_pause() {
     die "could not load the pause image into node$1."
 }
 
+# What policies say holds for the pods of a node, or all are free, by the file `policies`. $1: the node, $2: on or off
+switch_policies() {
+  local enforce=(nsenter --target "$(cat "$STATE/pids/holder$1")" --net env "PATH=$CACHE/bin:$PATH"
+    "$HERE/kubernetes/policies.py" "$STATE/node$1")
+  end "policies$1"
+  "${enforce[@]}" || return
+  [ "$2" = off ] || launch "policies$1" "${enforce[@]}" --watch
+}
+
 # The kubelet first, so that it starts nothing again; then the containers, their shims and what they mounted.
 stop_node() {
   local node=$1 root=$STATE/node$1 id group left
+  end "policies$node"
   end "kubelet$node"
   if runs "holder$node" && runs "containerd$node"; then
     local ctr=(ctr --address "$root/containerd.sock" -n k8s.io)

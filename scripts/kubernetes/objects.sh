@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # What the tests find in the cluster. Sourced by kubernetes-cluster.sh.
 
-# Namespaces: `sandbox` for sandboxes, closed by a policy; `sandbox-system` for servers. The runtime class `closed` has
-# no network. The claim `sandbox-data` is a folder of this machine that every node sees.
+# Namespaces: `sandbox` for sandboxes, closed by the policies of the plain manifests where policies are enforced;
+# `sandbox-system` for servers. The runtime class `closed` has no network. The claim `sandbox-data` is a folder of this
+# machine that every node sees.
 make_objects() {
   [ "$(way)" = kind ] || kubectl apply -f - >/dev/null <<TEXT
 apiVersion: node.k8s.io/v1
@@ -18,11 +19,6 @@ metadata: {name: sandbox}
 apiVersion: v1
 kind: Namespace
 metadata: {name: sandbox-system}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: deny-all, namespace: sandbox}
-spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
 ---
 apiVersion: v1
 kind: PersistentVolume
@@ -44,19 +40,23 @@ spec:
   storageClassName: ""
   volumeName: sandbox-data
 TEXT
+  local manifests=$HERE/../deploy/kubernetes/manifests/sandbox.yaml
+  awk -v RS='---\n' '/\nkind: NetworkPolicy\n/ { print "---"; print }' "$manifests" | kubectl apply -f - >/dev/null ||
+    die "could not make the policies of the manifests."
   # Without one, admission refuses pods.
   await 30 "the service account of the namespace" kubectl -n sandbox get serviceaccount default
 }
 
 # $PATH has kubectl of the cluster's version first.
 environment() {
-  local class=closed
-  [ "$(way)" = debian ] || class=
+  local class=closed policies=switched
+  [ "$(way)" = debian ] || { class='' policies=enforced; }
   cat <<TEXT
 export PATH=$CACHE/bin:\$PATH
 export KUBECONFIG=$(kubeconfig)
 export CLUSTER_NAMESPACE=sandbox
 export CLUSTER_CLOSED_CLASS=$class
+export CLUSTER_POLICIES=$policies
 export CLUSTER_CLAIM=sandbox-data
 export CLUSTER_CLAIM_FOLDER=$STATE/shared
 TEXT

@@ -2,6 +2,7 @@
 
 mod images;
 mod machines;
+mod policies;
 
 use std::{
     fs,
