@@ -2,6 +2,7 @@
 
 mod isolation;
 mod outages;
+mod policies;
 
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ async fn doctor(cluster: &Cluster, class: &str) -> String {
 }
 
 /// What a server says that ends by itself; it is never ready.
-async fn refusal_to_serve(cluster: &Cluster) -> String {
+pub(super) async fn refusal_to_serve(cluster: &Cluster) -> String {
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("http://{address}/readyz");
     let mut server = command(cluster, "serve", "", &address);
