@@ -204,6 +204,11 @@ up_kind() {
     kind create cluster --name "$KIND" --kubeconfig "$(kubeconfig)" --wait 120s --config <(cat <<TEXT
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
+kubeadmConfigPatches:
+  - |
+    apiVersion: kubelet.config.k8s.io/v1beta1
+    kind: KubeletConfiguration
+    podPidsLimit: ${CLUSTER_POD_PIDS:-128}
 nodes:
 ${roles//worker/worker$'\n'    extraMounts: [{hostPath: $STATE/shared, containerPath: $STATE/shared\}]}
 TEXT

@@ -12,15 +12,20 @@ use std::{
     io::{self, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     process::ExitCode,
+    sync::RwLock,
     thread,
     time::Duration,
 };
 
-/// The first argument of this binary when it prints the report; the addresses to try follow.
+/// The first argument of this binary when it prints the report; what is to be tried follows.
 pub const FLAG: &str = "--inspect";
 
-/// How a program begins that asks for this report. Its first line goes on with addresses, such as `192.0.2.1/443`.
+/// How a program begins that asks for this report. Its first line goes on with what is to be tried: addresses, such as
+/// `192.0.2.1/443`, and a number of processes, as `processes/128`.
 const LINE: &str = "#!/sandbox-init --inspect";
+const PROCESSES: &str = "processes";
+/// The stack of a thread that waits.
+const STACK_BYTES: usize = 16 << 10;
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 const DNS_PORT: u16 = 53;
@@ -44,7 +49,7 @@ const DATA_FILE: &str = "/data/self-test";
 /// A control group of this name can be made only where their folder is open.
 const GROUP: &str = "/sys/fs/cgroup/self-test";
 
-/// The addresses to try, if a program asks for this report.
+/// What is to be tried, if a program asks for this report.
 pub fn targets(program: &[u8]) -> Option<Vec<String>> {
     let line = program.strip_prefix(LINE.as_bytes())?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
@@ -58,25 +63,41 @@ pub fn command(targets: &[String]) -> io::Result<Vec<OsString>> {
     Ok(command)
 }
 
-/// Prints the report. It fails when an address cannot be parsed or nothing can be printed.
-pub fn print(targets: impl Iterator<Item = OsString>) -> ExitCode {
-    let targets: Option<Vec<_>> = targets.map(|target| address(target.to_str()?)).collect();
-    let printed = targets.map(|targets| report(&targets, &mut io::stdout().lock()));
+/// Prints the report. It fails when what is to be tried cannot be parsed or nothing can be printed.
+pub fn print(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Option<Vec<_>> = words.map(|word| Trial::parse(word.to_str()?)).collect();
+    let printed = words.map(|words| report(&words, &mut io::stdout().lock()));
     if matches!(printed, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.rsplit_once('/')?;
-    Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?, port.parse().ok()?))
+/// What is to be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trial {
+    Connect(SocketAddr),
+    /// To have so many processes.
+    Processes(u32),
 }
 
-fn report(targets: &[SocketAddr], out: &mut impl Write) -> io::Result<()> {
+impl Trial {
+    fn parse(word: &str) -> Option<Self> {
+        let (what, number) = word.rsplit_once('/')?;
+        if what == PROCESSES {
+            return number.parse().ok().map(Self::Processes);
+        }
+        Some(Self::Connect(SocketAddr::new(what.parse::<IpAddr>().ok()?, number.parse().ok()?)))
+    }
+}
+
+fn report(trials: &[Trial], out: &mut impl Write) -> io::Result<()> {
+    let targets = trials.iter().filter_map(|trial| if let Trial::Connect(to) = trial { Some(*to) } else { None });
+    let processes =
+        trials.iter().find_map(|trial| if let Trial::Processes(count) = trial { Some(*count) } else { None });
     writeln!(out, "== variables")?;
     for (name, _) in env::vars_os() {
         writeln!(out, "{}", name.to_string_lossy())?;
     }
     writeln!(out, "== reached")?;
-    for target in reached(targets) {
+    for target in reached(&targets.collect::<Vec<_>>()) {
         writeln!(out, "{}/{}", target.ip(), target.port())?;
     }
     writeln!(out, "tried")?;
@@ -84,6 +105,9 @@ fn report(targets: &[SocketAddr], out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "== {file}")?;
         out.write_all(&fs::read(file).unwrap_or_default())?;
         writeln!(out)?;
+    }
+    if let Some(count) = processes {
+        writeln!(out, "== processes\n{}", if is_refused(count)? { "limited" } else { "open" })?;
     }
     writeln!(out, "== writable")?;
     // A file of this name that is there already is left as it is.
@@ -97,6 +121,23 @@ fn report(targets: &[SocketAddr], out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "open")?;
     }
     out.flush()
+}
+
+/// Whether the kernel refuses one of so many threads, each of which counts as a process.
+fn is_refused(count: u32) -> io::Result<bool> {
+    let gate = RwLock::new(());
+    thread::scope(|scope| {
+        let _closed = gate.write();
+        for _ in 0..count {
+            let waits = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || drop(gate.read()));
+            match waits {
+                Ok(_) => {}
+                Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    })
 }
 
 /// The addresses that were reached, all tried at once.
@@ -137,8 +178,12 @@ mod tests {
         for other in ["", "#!/sandbox-init", "#!/sandbox-init --inspects\n", " #!/sandbox-init --inspect", "puts 1\n"] {
             assert_eq!(found(other), None, "{other}");
         }
-        assert_eq!(address("2001:db8::1/53"), "[2001:db8::1]:53".parse().ok());
-        assert!(["", "192.0.2.1", "192.0.2.1/x", "localhost/53"].into_iter().all(|text| address(text).is_none()));
+        let address = "[2001:db8::1]:53".parse().expect("an address");
+        assert_eq!(Trial::parse("2001:db8::1/53"), Some(Trial::Connect(address)));
+        assert_eq!(Trial::parse("processes/128"), Some(Trial::Processes(128)));
+        for other in ["", "192.0.2.1", "192.0.2.1/x", "localhost/53", "processes/", "processes/many"] {
+            assert_eq!(Trial::parse(other), None, "{other}");
+        }
     }
 
     #[test]

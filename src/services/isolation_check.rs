@@ -117,7 +117,7 @@ impl IsolationCheck {
         let Some(first) = all.first() else {
             return Isolation::Pending { why: Some("no runner image is installed".to_owned()) };
         };
-        let known = all.iter().filter_map(|runner| Some((runner, programs::of_runner(runner, &[])?)));
+        let known = all.iter().filter_map(|runner| Some((runner, programs::of_runner(runner, &[], &self.limits)?)));
         let known: Vec<_> = known.collect();
         if known.is_empty() {
             return Isolation::NoProgram(no_program(&first.language));
@@ -235,7 +235,7 @@ impl IsolationCheck {
 
     async fn result_of(&self, runner: &Runner) -> Isolation {
         let targets = self.engine.forbidden_addresses();
-        let Some(CheckProgram { text, by_process_1 }) = programs::of_runner(runner, &targets) else {
+        let Some(CheckProgram { text, by_process_1 }) = programs::of_runner(runner, &targets, &self.limits) else {
             return Isolation::NoProgram(no_program_of_it(&runner.language));
         };
         let ran = self.programs.run_to_end(&runner.language, text).await;

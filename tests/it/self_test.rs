@@ -1,5 +1,6 @@
 //! Nothing runs before the engine was seen to isolate, and a server on one that does not ends.
 
+mod processes;
 mod runtimes;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -37,7 +38,7 @@ const INSIDE: &str = "== /proc/self/status\nUid:\t1000\t1000\t1000\t1000\nCapInh
     CapEff:\t0\nCapBnd:\t0\nCapAmb:\t0\nNoNewPrivs:\t1\nSeccomp:\t2\n== /proc/net/dev\n    lo: 0\n\
     == /proc/self/mountinfo\n\
     1 0 0:1 / / ro - overlay o rw\n== /sys/fs/cgroup/memory.max\n268435456\n== /sys/fs/cgroup/pids.max\n128\n\
-    == writable\nyes\n";
+    == processes\nlimited\n== writable\nyes\n";
 
 /// A server on a fake engine whose sandboxes say what a test wants them to.
 struct Testing {

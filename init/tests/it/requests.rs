@@ -130,3 +130,15 @@ fn inspection_is_printed_by_the_init_whatever_the_interpreter_is() {
     init.send(&request("{}", "#!/sandbox-init --inspect localhost/1\n"));
     assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(1), "what cannot be tried is no pass");
 }
+
+#[test]
+fn inspection_says_whether_so_many_processes_are_refused() {
+    // A limit on memory has the library refuse a thread as a limit on processes has, and holds for root too.
+    for (by, processes, found) in [(&[][..], 64, "open"), (&["prlimit", "--as=33554432"], 100_000, "limited")] {
+        let mut init = Init::with(by, &[], &["cat"]);
+        init.send(&request("{}", &format!("#!/sandbox-init --inspect processes/{processes}\n")));
+        let stdout = init.reply().stdout;
+        let text = String::from_utf8_lossy(&stdout);
+        assert!(text.contains(&format!("\n== processes\n{found}\n== writable\n")), "{text}");
+    }
+}

@@ -41,7 +41,7 @@ use self::{
 use crate::{
     domain::{Clock, Limits, RunnerUsers, SandboxId, clock::SystemClock},
     ports::{
-        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Volume},
+        engine::{Engine, EngineError, Expectation, Fact, ImageId, Listed, Probe, Sandbox, SandboxSpec, Volume},
         runner::RunnerImage,
     },
 };
@@ -267,7 +267,12 @@ impl Engine for FakeEngine {
     }
 
     fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-        self.state().candidates.isolation_expectations(limits, users)
+        let mut all = self.state().candidates.isolation_expectations(limits, users);
+        // As with pods, nothing that a program reads says whether its processes are limited.
+        if !self.faults().forbidden.is_empty() {
+            all.push(Expectation::required(Fact::ProcessesRefused, "more processes are not refused"));
+        }
+        all
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {

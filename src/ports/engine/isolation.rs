@@ -62,6 +62,8 @@ pub enum Fact {
     MemoryLimit(u64),
     /// The limit on processes.
     ProcessLimit(u32),
+    /// As many processes as a sandbox may have at most cannot be had beside those that it has, whatever sets the limit.
+    ProcessesRefused,
 }
 
 /// What follows when an expectation does not hold.

@@ -54,6 +54,9 @@ fn observe(report: &str, fact: Fact) -> Option<bool> {
         Fact::NoCorePipe => Some(!part(report, "/proc/sys/kernel/core_pattern").starts_with(['|', '@'])),
         Fact::MemoryLimit(bytes) => limit(report, ["memory.max", "memory/memory.limit_in_bytes"], bytes),
         Fact::ProcessLimit(count) => limit(report, ["pids.max", "pids/pids.max"], count.into()),
+        Fact::ProcessesRefused => {
+            Some(part(report, "processes").trim()).filter(|found| !found.is_empty()).map(|found| found == "limited")
+        }
     }
 }
 
@@ -120,6 +123,8 @@ Inter-|   Receive                                                |  Transmit
 == /sys/fs/cgroup/pids/pids.max
 == /proc/sys/kernel/core_pattern
 core
+== processes
+limited
 == writable
 yes
 ";
@@ -133,7 +138,7 @@ mod tests {
         Expectation::required(fact, format!("{fact:?}"))
     }
 
-    const FACTS: [Fact; 13] = [
+    const FACTS: [Fact; 14] = [
         Fact::User(RunnerUsers::one(1000)),
         Fact::NoCapabilities,
         Fact::NoNewPrivileges,
@@ -147,6 +152,7 @@ mod tests {
         Fact::NoCorePipe,
         Fact::MemoryLimit(268_435_456),
         Fact::ProcessLimit(128),
+        Fact::ProcessesRefused,
     ];
 
     fn all() -> Vec<Expectation> {
@@ -180,6 +186,8 @@ mod tests {
             ("268435456", "max", "MemoryLimit"),
             ("268435456", "536870912", "MemoryLimit"),
             ("128\n", "max\n", "ProcessLimit"),
+            ("limited\n", "open\n", "ProcessesRefused"),
+            ("limited\n", "", "ProcessesRefused"),
         ] {
             let report = PASSING_REPORT.replacen(truth, lie, 1);
             assert_ne!(report, PASSING_REPORT, "{truth}");

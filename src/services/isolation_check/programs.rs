@@ -3,7 +3,9 @@
 //! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
 //! and `== reached` with each target that a connection was made to, and `tried` at the end. A name server is reached
 //! also when it answers over UDP: to `version.bind`, which it answers or refuses without asking another one. Process 1
-//! prints the same for a framed runner of another language. Pure.
+//! prints the same for a framed runner of another language, and for each framed runner where there are targets: it can
+//! have many processes in little memory, so it tries their number too, and prints `== processes` with `limited` or
+//! `open`. Pure.
 //!
 //! They are files of `programs/`, in which `FILES` and `TARGETS` stand for what is to be printed and reached.
 //!
@@ -12,10 +14,15 @@
 
 use std::net::SocketAddr;
 
-use crate::{domain::Language, ports::runner::Runner};
+use crate::{
+    domain::{Language, Limits},
+    ports::runner::Runner,
+};
 
-/// The program that process 1 executes itself (`runners/README.md`); the targets follow.
+/// The program that process 1 executes itself (`runners/README.md`); what is to be tried follows.
 const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
+/// Memory that a thread of process 1 takes at most. The number of processes is tried where a sandbox has it for all.
+const PROCESS_BYTES: u64 = 64 << 10;
 
 /// The program that checks a runner.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,14 +48,22 @@ const BASH: &str = include_str!("programs/report.bash");
 const PYTHON: &str = include_str!("programs/report.py");
 const NODE: &str = include_str!("programs/report.mjs");
 
-/// The program for a runner: in its language, in one that it has as an alias, or for its process 1.
-pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<CheckProgram> {
+/// The program for a runner: in its language, in one that it has as an alias, or for its process 1, which is preferred
+/// where there are targets.
+pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr], limits: &Limits) -> Option<CheckProgram> {
     let names = std::iter::once(&runner.language).chain(&runner.aliases).map(Language::as_str);
     // The image of the browser runs Python.
     let known = names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets));
     let interpreted = known.map(|text| CheckProgram { text, by_process_1: false });
-    let inspection = || CheckProgram { text: format!("{BY_PROCESS_1} {}\n", listed(targets)), by_process_1: true };
-    interpreted.or_else(|| runner.is_framed.then(inspection))
+    let inspection = || {
+        let memory = runner.memory_bytes.map_or(limits.memory_bytes, |own| own.min(limits.memory_bytes));
+        let count = limits.processes_max;
+        let fits = !targets.is_empty() && u64::from(count) * PROCESS_BYTES <= memory;
+        let processes = if fits { format!(" processes/{count}") } else { String::new() };
+        CheckProgram { text: format!("{BY_PROCESS_1} {}{processes}\n", listed(targets)), by_process_1: true }
+    };
+    let inspected = runner.is_framed.then(inspection);
+    if targets.is_empty() { interpreted.or(inspected) } else { inspected.or(interpreted) }
 }
 
 /// The program for a language, if there is one. It tries to connect to the targets.
@@ -69,34 +84,56 @@ fn listed(targets: &[SocketAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::UdpSocket, process::Command, thread};
+    use std::{
+        net::{IpAddr, Ipv4Addr, UdpSocket},
+        process::Command,
+        thread,
+    };
 
     use super::*;
     use crate::ports::{
         engine::ImageId,
-        runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
+        runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_MEMORY, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
     };
 
-    fn found(language: &str, more: &[(&str, &str)]) -> Option<CheckProgram> {
+    fn found(language: &str, more: &[(&str, &str)], targets: &[SocketAddr]) -> Option<CheckProgram> {
         let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
         let labels = labels.iter().chain(more).map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let image =
             RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels, flaw: None };
-        of_runner(&Runner::from_image(&image).expect("a runner"), &[([192, 0, 2, 1], 443).into()])
+        let limits = Limits { memory_bytes: 256 << 20, processes_max: 128, ..Limits::default() };
+        of_runner(&Runner::from_image(&image).expect("a runner"), targets, &limits)
     }
+
+    const TARGET: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443);
 
     #[test]
     fn a_runner_has_the_program_of_its_language_or_of_an_alias_or_of_its_process_1() {
-        let python = found("python", &[]).expect("a program");
-        assert!(python.text.contains("192.0.2.1/443") && !python.by_process_1, "{python:?}");
         let framed = (LABEL_PROTOCOL, "1");
-        let same = [("python-gpu", vec![(LABEL_ALIASES, "py3,python")]), ("browser", vec![]), ("python", vec![framed])];
-        for (language, more) in same {
-            assert_eq!(found(language, &more).as_ref(), Some(&python), "{language}");
+        let same = [("python-gpu", vec![(LABEL_ALIASES, "py3,python")]), ("browser", vec![])];
+        for targets in [&[][..], &[TARGET]] {
+            let python = found("python", &[], targets).expect("a program");
+            assert_eq!(python.text.contains("192.0.2.1/443"), !targets.is_empty(), "{python:?}");
+            assert!(!python.by_process_1, "{python:?}");
+            for (language, more) in &same {
+                assert_eq!(found(language, more, targets).as_ref(), Some(&python), "{language}");
+            }
+            assert_eq!(
+                found("ruby", &[(LABEL_ALIASES, "rb")], targets),
+                None,
+                "a plain runner has no process 1 of ours"
+            );
         }
-        assert_eq!(found("ruby", &[(LABEL_ALIASES, "rb")]), None, "a plain runner has no process 1 of ours");
-        let text = "#!/sandbox-init --inspect 192.0.2.1/443\n".to_owned();
-        assert_eq!(found("ruby", &[framed]), Some(CheckProgram { text, by_process_1: true }));
+        assert_eq!(found("python", &[framed], &[]), found("python", &[], &[]));
+        let of_process_1 = |text: &str| Some(CheckProgram { text: text.to_owned(), by_process_1: true });
+        assert_eq!(found("ruby", &[framed], &[]), of_process_1("#!/sandbox-init --inspect \n"));
+        let text = "#!/sandbox-init --inspect 192.0.2.1/443 processes/128\n";
+        for language in ["ruby", "python"] {
+            assert_eq!(found(language, &[framed], &[TARGET]), of_process_1(text), "{language}");
+        }
+        // All of them would not fit.
+        let small = [framed, (LABEL_MEMORY, "8000000")];
+        assert_eq!(found("ruby", &small, &[TARGET]), of_process_1("#!/sandbox-init --inspect 192.0.2.1/443\n"));
     }
 
     #[test]

@@ -40,9 +40,10 @@ fn command(cluster: &Cluster, word: &str, class: &str, address: &str) -> Command
     command
 }
 
-/// What `doctor` says of the cluster, with a runtime class or none.
-async fn doctor(cluster: &Cluster, class: &str) -> String {
-    let output = command(cluster, "doctor", class, "127.0.0.1:0").output().await.expect("doctor");
+/// What `doctor` says of the cluster, with a runtime class or none and more settings.
+async fn doctor(cluster: &Cluster, class: &str, more: &[(&str, &str)]) -> String {
+    let mut command = command(cluster, "doctor", class, "127.0.0.1:0");
+    let output = command.envs(more.iter().copied()).output().await.expect("doctor");
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
@@ -89,15 +90,18 @@ async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network_and_
     let cluster = Cluster::get().await;
     let closed = cluster.closed_class.clone().expect("CLUSTER_CLOSED_CLASS: a runtime class without a network");
     cluster.runner("contract-bash", "bash", framed()).await;
-    let open = doctor(&cluster, "").await;
+    let open = doctor(&cluster, "", &[]).await;
     assert!(open.contains("FAIL  isolation: bash"), "{open}");
     for told in [open, refusal_to_serve(&cluster).await] {
         assert!(told.contains("programs can reach the network"), "{told}");
         assert!(told.contains("install a network plugin that enforces NetworkPolicy"), "{told}");
     }
-    let told = doctor(&cluster, &closed).await;
+    let told = doctor(&cluster, &closed, &[]).await;
     assert!(!told.contains("programs can reach the network"), "{told}");
     assert!(told.contains("ok    isolation"), "{told}");
+    // The kubelets have 128.
+    let told = doctor(&cluster, &closed, &[("SANDBOX_LIMITS__PROCESSES_MAX", "64")]).await;
+    assert!(told.contains("FAIL  isolation: bash") && told.contains("set podPidsLimit: 64"), "{told}");
     let origin = Origin::start().await;
     let status = asked_of_hosts(&cluster, &closed, &origin).await;
     cluster.remove_template("contract-bash").await;

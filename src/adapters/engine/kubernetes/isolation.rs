@@ -125,14 +125,20 @@ pub(super) fn expectations(options: &KubernetesOptions, limits: &Limits, users: 
             "The memory of each program that crashes is handed to a root process of the node, since core_pattern \
              begins with `|` or `@`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
         ),
-        Expectation::recommended(
-            Fact::ProcessLimit(limits.processes_max),
-            format!(
-                "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} \
-                 in the configuration of each kubelet.",
+        required(
+            Fact::ProcessesRefused,
+            &format!(
+                "programs can have more than {0} processes, and no field of a pod limits them: set podPidsLimit: {0} \
+                 in the configuration of each kubelet, or SANDBOX_LIMITS__PROCESSES_MAX to what the kubelets have",
                 limits.processes_max
             ),
-        ),
+        )
+        .or_unobserved(format!(
+            "Whether more than {0} processes are refused was not tried, since the image has no process 1 of this \
+             server's or the sandbox too little memory: see that podPidsLimit is at most {0} in the configuration of \
+             each kubelet.",
+            limits.processes_max
+        )),
     ]
 }
 
@@ -141,6 +147,7 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
+    use crate::ports::engine::Severity;
 
     #[tokio::test]
     async fn addresses_of_both_families_and_the_usual_ones_are_forbidden() {
@@ -164,6 +171,18 @@ mod tests {
         if socket.connect(api).is_ok() {
             let here = SocketAddr::new(socket.local_addr().expect("an address").ip(), 8080);
             assert!(all.contains(&here), "{here}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn processes_without_a_limit_are_refused_with_the_setting_of_the_kubelet() {
+        let limits = Limits { processes_max: 77, ..Limits::default() };
+        let all = expectations(&KubernetesOptions::default(), &limits, &RunnerUsers::one(1000));
+        let found = all.iter().find(|one| one.fact == Fact::ProcessesRefused).expect("an expectation");
+        assert_eq!(found.severity, Severity::Required);
+        for sentence in [Some(&found.otherwise), found.unobserved.as_ref()] {
+            let sentence = sentence.expect("a sentence");
+            assert!(sentence.contains("podPidsLimit") && sentence.contains("77"), "{sentence}");
         }
     }
 
