@@ -133,7 +133,8 @@ words! {
 pub struct ToolUse {
     /// As the program wrote it, bounded.
     pub server: String,
-    /// As its server names it; as the program wrote it, bounded, where no tool was found or the arguments are not valid.
+    /// As its server names it; as the program wrote it, bounded, where no tool was found or the arguments are not
+    /// valid.
     pub tool: String,
     pub end: CallEnd,
     /// Why it was not answered, for the program's author.

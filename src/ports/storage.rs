@@ -141,8 +141,8 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     /// Creates a folder and its missing parents.
     fn make_folders(&self, path: &SafePath) -> FsResult<()>;
 
-    /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Files can be read where it
-    /// `reads`, else only asked about. Links, pipes, sockets, devices and what cannot be opened are counted.
+    /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Files can be read where
+    /// it `reads`, else only asked about. Links, pipes, sockets, devices and what cannot be opened are counted.
     fn walk(&self, reads: bool, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts>;
 
     /// Sets the permissions of a folder, without set-user-id and set-group-id.

@@ -13,6 +13,7 @@
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
+mod answers;
 mod approvals;
 mod calls;
 mod directory;

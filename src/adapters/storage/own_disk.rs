@@ -210,8 +210,8 @@ impl Folder {
         Ok(&self.incoming)
     }
 
-    /// Removes what killed servers were writing on its own disk, unless one that lives writes there. A disk stays mounted
-    /// when its server is killed, so this cannot wait for the next mount.
+    /// Removes what killed servers were writing on its own disk, unless one that lives writes there. A disk stays
+    /// mounted when its server is killed, so this cannot wait for the next mount.
     fn discard_unfinished(&self) -> Result<(), Errno> {
         if names(&self.incoming)?.is_empty() {
             return Ok(());

@@ -86,7 +86,7 @@ async fn what_no_policy_can_be_is_refused_by_its_field_and_nothing_changes() {
         ("web", json!({"hosts": ["a.example"], "bytesPerMinute": 1}), "bytesPerMinute: "),
         ("web", json!({"hosts": ["a.example"], "secret": "x"}), "secret"),
         ("web", json!({}), "hosts"),
-        ("web", json!({"hosts": long}), "A policy has at most 16384 bytes"),
+        ("web", json!({"hosts": long}), "A network policy has at most 16384 bytes"),
         ("set", json!({"hosts": ["a.example"]}), "name: "),
     ] {
         let (status, told) = put(&server, TOKEN, name, policy.clone()).await;

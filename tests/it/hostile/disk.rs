@@ -8,9 +8,9 @@ use super::{
 };
 use crate::support::{Server, server::TOKEN, until};
 
-/// They write 1.2 GiB or more where walks hardly find it. With the time in which one is stopped, in seconds: two looks at
-/// the free space a quarter of a second apart, and the end of its sandbox. Looks at the slow tree are up to two seconds
-/// apart.
+/// They write 1.2 GiB or more where walks hardly find it. With the time in which one is stopped, in seconds: two looks
+/// at the free space a quarter of a second apart, and the end of its sandbox. Looks at the slow tree are up to two
+/// seconds apart.
 const HIDING: [(&str, u64); 5] =
     [("quota-linker", 2), ("quota-relinker", 2), ("quota-dancer", 2), ("quota-slow-tree", 4), ("quota-closed", 2)];
 /// A quota and a reserve of the disk that they exceed early.
