@@ -68,7 +68,7 @@ mounted() {
 try() {
   local told tests=(/mnt/tests --ignored --test-threads=1 "storage::tests::project::$1_")
   echo "$1: ${*:3}"
-  told=$(TEST_PROJECT_QUOTA_ROOT=$2 "${@:3}" "${tests[@]}" 2>&1) || { echo "$told"; return 1; }
+  told=$(TMPDIR=$2 "${@:3}" "${tests[@]}" 2>&1) || { echo "$told"; return 1; }
   # A filter that no test has passes.
   grep '^test result: ok\. [1-9]' <<<"$told" || { echo "there is no such test"; return 1; }
 }

@@ -8,14 +8,13 @@ use crate::{domain::packages::Tool, ports::packages::PackageStore as _};
 
 const QUOTA: Usage = Usage { bytes: 16 << 20, entries: 200 };
 
-/// A server on the file system that the script names.
-fn server() -> Place {
-    let folder = std::env::var("TEST_PROJECT_QUOTA_ROOT").expect("scripts/check-project-quotas.sh names a folder");
-    let root = tempfile::tempdir_in(folder).expect("a folder");
+/// A server on the file system that the script chose as `TMPDIR`.
+fn server() -> Fixture {
+    let root = tempfile::tempdir().expect("a folder");
     let storage = DiskStorage::at(&root.path().join("root"), users()).expect("a root");
     let storage = Arc::new(storage.with_project_quotas(&QUOTA));
     let conversation = storage.try_create(&id("c")).expect("a conversation");
-    Place { root, storage, conversation }
+    Fixture { root, storage, conversation }
 }
 
 /// Runs a program in a folder for files as its user, without capabilities. Returns what it printed.
@@ -49,33 +48,33 @@ fn project(conversation: &Folder) -> u32 {
     project_in(&conversation.files).expect("a project")
 }
 
-fn trash_is_empty(place: &Place) -> bool {
-    place.storage.drain();
-    fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count() == 0
+fn trash_is_empty(fixture: &Fixture) -> bool {
+    fixture.storage.drain();
+    fs::read_dir(fixture.root.path().join("root/.trash")).expect("a folder").count() == 0
 }
 
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn limited_program_is_stopped_and_no_other_conversation_is() {
-    let place = server();
-    let limit = place.storage.project_limit().expect("a limit");
+    let fixture = server();
+    let limit = fixture.storage.project_limit().expect("a limit");
     assert!(QUOTA.fits(&limit) && limit.bytes < 2 * QUOTA.bytes && limit.entries < 2 * QUOTA.entries, "{limit:?}");
     let most = u32::try_from(limit.bytes >> 20).expect("a number");
-    let data = place.conversation.data();
+    let data = fixture.conversation.data();
     let written = filled(&data, "big", 64);
     assert!((most - 1..=most).contains(&written), "{written} of {most}");
     assert!(filled(&data, "more", 2) < 2, "nothing more fits");
-    assert!(measured(&place).bytes > QUOTA.bytes, "the measurement is the verdict");
-    let other = place.storage.try_create(&id("d")).expect("a conversation");
+    assert!(measured(&fixture).bytes > QUOTA.bytes, "the measurement is the verdict");
+    let other = fixture.storage.try_create(&id("d")).expect("a conversation");
     assert_eq!(filled(&other.data(), "big", 12), 12);
     for name in ["big", "more"] {
-        place.conversation.delete(&path(name)).expect("deleted");
+        fixture.conversation.delete(&path(name)).expect("deleted");
     }
     assert_eq!(filled(&data, "big", 12), 12, "what was deleted is free again");
 }
 
-fn measured(place: &Place) -> Usage {
-    place.conversation.usage(&disk::EVERYTHING).expect("measured")
+fn measured(fixture: &Fixture) -> Usage {
+    fixture.conversation.usage(&disk::EVERYTHING).expect("measured")
 }
 
 #[test]
@@ -100,13 +99,13 @@ fn limited_are_files_without_a_name_and_names() {
         while ($made < 1000 && open(my $file, '>', \"n$made\")) { $made++ }
         print $made;";
 
-    let place = server();
-    let limit = place.storage.project_limit().expect("a limit");
-    let data = place.conversation.data();
+    let fixture = server();
+    let limit = fixture.storage.project_limit().expect("a limit");
+    let data = fixture.conversation.data();
     let written: u64 = program(&data, FILES_WITHOUT_A_NAME).parse().expect("a number");
     assert!(written << 20 <= limit.bytes && written << 20 > QUOTA.bytes, "{written} MiB");
-    assert!(data.path.join("late0").exists() && measured(&place).bytes <= limit.bytes);
-    let other = place.storage.try_create(&id("d")).expect("a conversation");
+    assert!(data.path.join("late0").exists() && measured(&fixture).bytes <= limit.bytes);
+    let other = fixture.storage.try_create(&id("d")).expect("a conversation");
     let made: u64 = program(&other.data(), NAMES).parse().expect("a number");
     assert!((QUOTA.entries..=limit.entries).contains(&made), "{made}");
 }
@@ -114,8 +113,8 @@ fn limited_are_files_without_a_name_and_names() {
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn limited_folders_take_what_a_server_moves() {
-    let place = server();
-    let conversation = &place.conversation;
+    let fixture = server();
+    let conversation = &fixture.conversation;
     let own = project(conversation);
     conversation.write(&path("a/b/c.txt"), b"one").expect("written");
     conversation.write(&path("a/b/c.txt"), b"two").expect("written over it");
@@ -132,49 +131,49 @@ fn limited_folders_take_what_a_server_moves() {
     conversation.link(&path("new/folder/c"), &path("linked")).expect("linked");
     assert_eq!(bytes(conversation.read(&path("linked"))), b"two");
     // An upload that began in another conversation.
-    let other = place.storage.create(&id("d")).expect("a conversation");
-    let mut upload = place.storage.create(&id("c")).expect("it is there").incoming().expect("begun");
+    let other = fixture.storage.create(&id("d")).expect("a conversation");
+    let mut upload = fixture.storage.create(&id("c")).expect("it is there").incoming().expect("begun");
     upload.append(b"three").expect("written");
     upload.moved_to(other).expect("moved").persist(&path("in/d")).expect("placed");
-    let other = place.storage.try_create(&id("d")).expect("it is there");
+    let other = fixture.storage.try_create(&id("d")).expect("it is there");
     assert_eq!(bytes(other.read(&path("in/d"))), b"three");
     assert_ne!(project(&other), own);
     conversation.delete(&path("new")).expect("deleted");
     for key in ["c", "d"] {
-        assert!(place.storage.remove(&id(key)).expect("removed"));
+        assert!(fixture.storage.remove(&id(key)).expect("removed"));
     }
-    assert!(trash_is_empty(&place));
+    assert!(trash_is_empty(&fixture));
 }
 
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn limited_folder_is_assigned_and_its_id_is_its_own() {
-    let place = server();
-    let mut folder = Arc::clone(&place.storage).create_unassigned().expect("a folder");
+    let fixture = server();
+    let mut folder = Arc::clone(&fixture.storage).create_unassigned().expect("a folder");
     fs::write(folder.data().path.join("x"), "1").expect("written");
     let assigned = folder.assign(&id("new")).expect("renamed").expect("the conversation is new");
     assert!(filled(&assigned.data(), "big", 64) < 32);
-    let mut projects = std::collections::HashSet::from([project(&place.conversation)]);
-    assert!(projects.insert(project(&place.storage.enter(&id("new")).expect("it is there"))));
+    let mut projects = std::collections::HashSet::from([project(&fixture.conversation)]);
+    assert!(projects.insert(project(&fixture.storage.enter(&id("new")).expect("it is there"))));
     // Deleted folders free their numbers. The last file of each is still open, so its id is in use.
     let mut open = Vec::new();
     for number in 0..20 {
         let key = id(&format!("n{number}"));
-        let made = place.storage.try_create(&key).expect("a conversation");
+        let made = fixture.storage.try_create(&key).expect("a conversation");
         made.write(&path("file"), b"x").expect("written");
         assert!(projects.insert(project(&made)), "{number}");
         open.push(made.read(&path("file")).expect("a file"));
         drop(made);
-        place.storage.remove(&key).expect("removed");
-        assert!(trash_is_empty(&place));
+        fixture.storage.remove(&key).expect("removed");
+        assert!(trash_is_empty(&fixture));
     }
 }
 
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn limited_conversation_gets_packages() {
-    let place = server();
-    let (storage, owner) = (&place.storage, Principal::default());
+    let fixture = server();
+    let (storage, owner) = (&fixture.storage, Principal::default());
     for key in ["one", "two"] {
         let stage = Arc::clone(storage).stage(&owner).expect("a folder");
         let tree = stage.data().path.join(".packages/python");
@@ -186,28 +185,28 @@ fn limited_conversation_gets_packages() {
         // More than one conversation may hold.
         fs::write(tree.join("large"), vec![1; 24 << 20]).expect("an installation has no such limit");
         stage.keep(Tool::Uv, key, &disk::EVERYTHING).expect("kept");
-        fs::remove_file(place.root.path().join(format!("root/.packages/default/{key}/tree/large"))).expect("removed");
+        fs::remove_file(fixture.root.path().join(format!("root/.packages/default/{key}/tree/large"))).expect("removed");
         storage.put(key, &id("c"), Tool::Uv).expect("placed");
         let mut text = String::new();
         for number in 0..20 {
-            let file = place.data().join(format!(".packages/python/{number}/in/deep/code.py"));
+            let file = fixture.data().join(format!(".packages/python/{number}/in/deep/code.py"));
             write!(text, "{} ", fs::read_to_string(file).expect("a file")).expect("text");
         }
         assert_eq!(text, format!("{key} ").repeat(20));
     }
-    assert!(trash_is_empty(&place), "the first tree is gone");
-    place.conversation.delete(&path(".packages")).expect("deleted");
-    assert!(trash_is_empty(&place), "and so is the second one, which has no project in a folder that has one");
-    let written = filled(&place.conversation.data(), "big", 64);
+    assert!(trash_is_empty(&fixture), "the first tree is gone");
+    fixture.conversation.delete(&path(".packages")).expect("deleted");
+    assert!(trash_is_empty(&fixture), "and so is the second one, which has no project in a folder that has one");
+    let written = filled(&fixture.conversation.data(), "big", 64);
     assert!(written < 32, "{written}");
 }
 
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn unlimited_folders_get_no_project() {
-    let place = server();
-    assert_eq!(place.storage.project_limit(), None);
-    assert_eq!(project_in(&place.conversation.files), None);
-    place.conversation.write(&path("a/b"), b"x").expect("written");
-    assert_eq!(filled(&place.conversation.data(), "big", 30), 30);
+    let fixture = server();
+    assert_eq!(fixture.storage.project_limit(), None);
+    assert_eq!(project_in(&fixture.conversation.files), None);
+    fixture.conversation.write(&path("a/b"), b"x").expect("written");
+    assert_eq!(filled(&fixture.conversation.data(), "big", 30), 30);
 }
