@@ -14,13 +14,12 @@ use super::{
 };
 use crate::{
     domain::{
-        EventKind, Failure, SafePath,
-        text::{self, json_bytes},
+        EventKind, Failure, text,
         tools::{Action, CallEnd, ProposedCall, RuleText, ToolUse, canonical, without_rule},
     },
     ports::{
         observer::ToolFacts,
-        tools::{Answer, ProgressSink, UpstreamError},
+        tools::{ProgressSink, UpstreamError},
     },
     services::{
         network::{Limiters, Program},
