@@ -51,10 +51,11 @@ async fn is_listed(server: &FakeServer, token: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_is_shown_once_and_opens_its_owners_conversations_only() {
     let server = FakeServer::start().await;
-    let (id, token) = create(&server, json!({"name": "Ann's laptop", "owner": "ann"})).await;
+    let (id, token) = create(&server, json!({"name": "Ann's laptop", "owner": "ann", "network": ["Web"]})).await;
     assert!(token.starts_with("mcps_") && token.len() == 48, "{token}");
     let (_, listed) = call(&server, TOKEN, Method::GET, "/v1/tokens", None).await;
     let one = &listed["tokens"][0];
+    assert_eq!(one["network"], json!(["web"]), "in the case of a policy's name");
     let shown = (&one["id"], &one["owner"], &one["prefix"], &one["scopes"]);
     assert_eq!(shown, (&json!(id), &json!("ann"), &json!(&token[..11]), &json!(["run", "files"])));
     assert!(!listed.to_string().contains(&token), "a token is shown once");

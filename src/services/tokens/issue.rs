@@ -68,13 +68,15 @@ impl Tokens {
         if new.expires_unix_ms.is_some_and(|end| end <= now) {
             return Err(Failure::argument("expires", "it has passed"));
         }
+        // As policies are named, whatever the case that an operator wrote.
+        let network = new.grant.network.map(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect());
         let secret = fresh(mark);
         let record = TokenRecord {
             owner: new.owner,
             name: new.name,
             prefix: secret.expose_secret()[..PREFIX_CHARS].to_owned(),
             digest: digest(secret.expose_secret().as_bytes()),
-            grant: new.grant,
+            grant: Grant { network, ..new.grant },
             parent: new.parent,
             created_unix_ms: now,
             expires_unix_ms: new.expires_unix_ms,
