@@ -15,6 +15,7 @@ use rustix::{
     ioctl::{Getter, Opcode, Setter, ioctl, opcode},
 };
 use tracing::warn;
+use uuid::Uuid;
 
 use super::{
     DiskStorage, Errno, fresh_name,
@@ -72,9 +73,13 @@ impl DiskStorage {
         let limit = match attributes(&folder) {
             // The whole root is of a project, within which nothing can be moved from one to another.
             Ok(inherited) if inherited.project != 0 => Ok(None),
-            Ok(_) => self.settle(&folder, most),
+            // An id that no folder had: those of deleted ones may have limits that a server with more rights set.
+            Ok(_) => self.settle(&folder, Uuid::new_v4().as_u64_pair().0, most),
             Err(errno) => Err(errno),
         };
+        if let Some(trial) = project_in(&folder) {
+            set_limit(&self.root, trial, &Usage::default());
+        }
         rustix::fs::unlinkat(&self.incoming, &name, AtFlags::REMOVEDIR)?;
         limit
     }
@@ -87,7 +92,8 @@ impl DiskStorage {
         // Another server uses the folder as soon as it has its name.
         let name = fresh_name();
         let folder = own_folder(&self.incoming, &name)?;
-        if let Err(errno) = self.settle(&folder, &quota.most) {
+        let number = rustix::fs::fstat(&folder)?.st_ino;
+        if let Err(errno) = self.settle(&folder, number, &quota.most) {
             warn!(%errno, "a new conversation has no hard limit, because its folder got no project");
         }
         let placed = assign(&self.incoming, &name, conversation, "files");
@@ -98,12 +104,11 @@ impl DiskStorage {
         placed.map(drop)
     }
 
-    /// Gives an empty folder a project that nothing else has, and returns the limit on it.
+    /// Gives an empty folder a project that nothing else has, by a number, and returns the limit on it.
     ///
     /// The file system itself tells what else has the project: a deleted conversation whose folder had the same number
     /// and still has open files, or, where numbers have more than 31 bits, a living one.
-    fn settle(&self, folder: &OwnedFd, most: &Usage) -> Result<Option<Usage>, Errno> {
-        let number = rustix::fs::fstat(folder)?.st_ino;
+    fn settle(&self, folder: &OwnedFd, number: u64, most: &Usage) -> Result<Option<Usage>, Errno> {
         let mut own = None;
         for id in ids(number).take(TRIES) {
             give(folder, id)?;
@@ -172,7 +177,8 @@ fn give(handle: impl AsFd, project: u32) -> Result<(), Errno> {
     written
 }
 
-/// Limits a project, where this process may. Elsewhere what the operator set holds, which `settle` reads.
+/// Limits a project, or ends its limit by zeros, where this process may. Elsewhere what the operator set holds, which
+/// `settle` reads.
 fn set_limit(root: &OwnedFd, project: u32, hard: &Usage) {
     let limits = libc::dqblk {
         // In KiB.
