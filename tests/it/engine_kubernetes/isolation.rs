@@ -91,7 +91,7 @@ async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network_and_
     let closed = cluster.closed_class.clone().expect("CLUSTER_CLOSED_CLASS: a runtime class without a network");
     cluster.runner("contract-bash", "bash", framed()).await;
     let open = doctor(&cluster, "", &[]).await;
-    assert!(open.contains("FAIL  isolation: bash"), "{open}");
+    assert!(open.contains("FAIL  isolation: [bash]"), "{open}");
     for told in [open, refusal_to_serve(&cluster).await] {
         assert!(told.contains("programs can reach the network"), "{told}");
         assert!(told.contains("install a network plugin that enforces NetworkPolicy"), "{told}");
@@ -101,7 +101,7 @@ async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network_and_
     assert!(told.contains("ok    isolation"), "{told}");
     // The kubelets have 128.
     let told = doctor(&cluster, &closed, &[("SANDBOX_LIMITS__PROCESSES_MAX", "64")]).await;
-    assert!(told.contains("FAIL  isolation: bash") && told.contains("set podPidsLimit: 64"), "{told}");
+    assert!(told.contains("FAIL  isolation: [bash]") && told.contains("set podPidsLimit: 64"), "{told}");
     let origin = Origin::start().await;
     let status = asked_of_hosts(&cluster, &closed, &origin).await;
     cluster.remove_template("contract-bash").await;

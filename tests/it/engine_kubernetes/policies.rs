@@ -10,11 +10,12 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Config, api::ListParams};
 use mcp_sandbox_server::ports::engine::Engine as _;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{framed, isolation::refusal_to_serve, settings};
 use crate::support::{
-    calls::{get, post},
+    calls::{ask, post},
     cluster::{ByLines, Cluster},
     engines::{World, feed_and_see},
     process::Process,
@@ -111,7 +112,7 @@ async fn a_server_serves_where_its_policies_are_enforced_and_only_there() {
         let removed = Removed::of(&cluster.namespace);
         cluster.remove_template(TEMPLATE).await;
         cluster.runner(TEMPLATE, LANGUAGE, framed()).await;
-        let reason = async || get(&server, "/readyz").await["reason"].to_string();
+        let reason = async || ask(&server, Method::GET, "/readyz", None).await.1["reason"].to_string();
         until("it does not serve", async || reason().await.contains("does not isolate programs")).await;
         let run = program(&server).await;
         assert_eq!(run["code"], "engine_failed", "{run}");
