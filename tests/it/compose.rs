@@ -256,7 +256,9 @@ fn only_the_proxy_has_the_engines_socket(project: &Project) {
     assert!(!environment.contains("TOKEN") && !environment.contains("SECRET"), "{environment}");
     let log = run(Command::new("docker").args(["logs", &engine]));
     let log = String::from_utf8_lossy(&log.stderr);
-    let refused: Vec<_> = log.lines().filter(|line| line.contains("not passed on")).collect();
+    // A sandbox may be gone by the time that the server asks about it.
+    let is_gone = |line: &str| line.contains("the engine has no such image or container");
+    let refused: Vec<_> = log.lines().filter(|line| line.contains("not passed on") && !is_gone(line)).collect();
     // The server asks once whether it runs in a container of this engine.
     assert!(refused.len() <= 1, "{refused:#?}");
 }
