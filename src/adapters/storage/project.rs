@@ -70,16 +70,18 @@ impl DiskStorage {
     fn try_project(&self, most: &Usage) -> Result<Option<Usage>, Errno> {
         let name = fresh_name();
         let folder = own_folder(&self.incoming, &name)?;
-        let limit = match attributes(&folder) {
-            // The whole root is of a project, within which nothing can be moved from one to another.
-            Ok(inherited) if inherited.project != 0 => Ok(None),
+        let limit = attributes(&folder).and_then(|inherited| {
+            // The whole root is of a project, within which nothing can be moved from one to another. Its limit stays.
+            if inherited.project != 0 {
+                return Ok(None);
+            }
             // An id that no folder had: those of deleted ones may have limits that a server with more rights set.
-            Ok(_) => self.settle(&folder, Uuid::new_v4().as_u64_pair().0, most),
-            Err(errno) => Err(errno),
-        };
-        if let Some(trial) = project_in(&folder) {
-            set_limit(&self.root, trial, &Usage::default());
-        }
+            let limit = self.settle(&folder, Uuid::new_v4().as_u64_pair().0, most);
+            if let Some(trial) = project_in(&folder) {
+                set_limit(&self.root, trial, &Usage::default());
+            }
+            limit
+        });
         rustix::fs::unlinkat(&self.incoming, &name, AtFlags::REMOVEDIR)?;
         limit
     }
