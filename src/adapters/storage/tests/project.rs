@@ -200,6 +200,17 @@ fn limited_conversation_gets_packages() {
     assert!(written < 32, "{written}");
 }
 
+/// A server that ends the limit of its trial project does not end this one.
+#[test]
+#[ignore = "scripts/check-project-quotas.sh runs it"]
+fn limited_root_within_a_project_keeps_its_limit() {
+    let fixture = server();
+    let within = DiskStorage::at(&fixture.data().join("root"), users()).expect("a root").with_project_quotas(&QUOTA);
+    assert_eq!(within.project_limit(), None);
+    let written = filled(&fixture.conversation.data(), "big", 64);
+    assert!(written < 32, "{written}");
+}
+
 #[test]
 #[ignore = "scripts/check-project-quotas.sh runs it"]
 fn unlimited_folders_get_no_project() {
