@@ -276,30 +276,24 @@ def _renew_main(shelf):
         shelf.names_of_main.add(name)
 
 
-def _leave_out(modules):
-    for name, module in modules.items():
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-
-
 def _load(shelf, control):
     """Loads what most programs import and reports `w`, then loads the rest unless the program arrives, and reports `w`
     again; returns the keeper and its stack. A program that arrives before the first `w` is run by the spare
     interpreter, not by this one."""
     import sandbox_closures
+    import sandbox_exit
     import sandbox_memory
 
-    del sys.modules["sandbox_closures"], sys.modules["sandbox_memory"]
+    del sys.modules["sandbox_closures"], sys.modules["sandbox_exit"], sys.modules["sandbox_memory"]
     shelf.closures = sandbox_closures.CLOSURES
-    # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
-    # after those of the program; the program's own objects are still torn down.
-    atexit.register(_leave_out, shelf.all)
+    end = sandbox_exit.Exit(shelf.all)
     keeper, stack = 0, None
     _preload(shelf, sandbox_closures.FIRST)
     ctypes, select = shelf.all.get("ctypes"), shelf.all.get("select")
     sandbox_memory.gather_pages(ctypes)
     _settle(shelf)
     if ctypes:
+        end.all_is_loaded(ctypes)
         keeper, stack = sandbox_memory.keep(ctypes)
     if keeper > 0:
         control.say(b"k" + keeper.to_bytes(4, "big"))
@@ -308,6 +302,8 @@ def _load(shelf, control):
         if _preload(shelf, sandbox_closures.REST, lambda: control.has_request(select)):
             sandbox_memory.gather_pages(ctypes)
         _settle(shelf)
+        if ctypes:
+            end.all_is_loaded(ctypes)
         control.say(b"w")
     return keeper, stack
 

@@ -1,0 +1,3 @@
+import sys
+del __file__
+sys.exit(7)

@@ -1,0 +1,3 @@
+import sys
+sys.stdout = open("/dev/full", "w")
+print("lost")
