@@ -261,8 +261,8 @@ impl Forwarder {
 
 /// Makes the head of a request ours.
 fn rewrite(request: &mut Request<Incoming>, target: &Target, scheme: Scheme) -> Result<(), Refusal> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    let path = request.uri().path_and_query().cloned();
+    *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     drop_own(request.headers_mut());
     let named = if target.port == scheme.port() { target.host.to_string() } else { target.to_string() };
     let named = HeaderValue::from_str(&named).map_err(|_| Refusal::Malformed)?;

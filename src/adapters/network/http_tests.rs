@@ -195,6 +195,11 @@ async fn request_that_was_sent_is_not_sent_again_and_is_listed_with_its_connecti
     assert_eq!(words, [Some("unreachable")]);
 }
 
+fn forwarder(gate: Arc<AllowingGate>, scheme: Scheme) -> Arc<Forwarder> {
+    let sandbox = Arc::new(Sandbox::new(gate, authority::trust(None).expect("roots"), None));
+    Arc::new(Forwarder::new(sandbox, scheme, ProgramEnd::default()))
+}
+
 /// A client whose requests to one host are forwarded.
 fn client(forwarder: &Arc<Forwarder>, target: &Target) -> DuplexStream {
     let (near, far) = duplex(1 << 16);
@@ -213,9 +218,7 @@ fn client(forwarder: &Arc<Forwarder>, target: &Target) -> DuplexStream {
 async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
-    let trust = authority::trust(None).expect("roots");
-    let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
-    let forwarder = Arc::new(Forwarder::new(sandbox, Scheme::Http, ProgramEnd::default()));
+    let forwarder = forwarder(gate.clone(), Scheme::Http);
     let target = Target::parse("a.example:80", None).expect("a target");
     let [mut first, mut second] = [client(&forwarder, &target), client(&forwarder, &target)];
     let request = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
@@ -242,16 +245,27 @@ async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is
 }
 
 #[tokio::test]
+async fn query_of_an_address_without_a_path_reaches_the_host() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
+    let forwarder = forwarder(gate, Scheme::Http);
+    let mut program = client(&forwarder, &Target::parse("a.example:80", None).expect("a target"));
+    // As Python's urllib writes it.
+    let request = b"GET http://a.example?q=1 HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut program, request).await.expect("written");
+    let (mut host, _) = timeout(LONG, listener.accept()).await.expect("in time").expect("a connection");
+    let sent = head(&mut host).await;
+    assert!(sent.starts_with("GET /?q=1 HTTP/1.1\r\n"), "{sent}");
+}
+
+#[tokio::test]
 async fn request_to_a_name_that_cannot_be_sent_is_recorded_and_reaches_no_host() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     // One is no name for TLS, the other none for a header.
     for (scheme, name) in [(Scheme::Opened, "a!b.example"), (Scheme::Http, "a\nb.example")] {
         let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
-        let trust = authority::trust(None).expect("roots");
-        let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
-        let forwarder = Arc::new(Forwarder::new(sandbox, scheme, ProgramEnd::default()));
         let target = Target { host: Host::Name(name.to_owned()), port: scheme.port() };
-        let mut program = client(&forwarder, &target);
+        let mut program = client(&forwarder(gate.clone(), scheme), &target);
         let request = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
         tokio::io::AsyncWriteExt::write_all(&mut program, request).await.expect("written");
         let answer = head(&mut program).await;
