@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
-use http_body_util::BodyExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http_body_util::BodyExt;
 use hyper::{
     body::{Body as _, Incoming},
     client::conn::http1::{Builder, SendRequest},
@@ -142,11 +142,12 @@ impl Forwarder {
         if self.scheme == Scheme::Http && target.port == Scheme::Opened.port() {
             return Err(self.sandbox.refuse(&target, Refusal::NoTls));
         }
-        let secrets = if self.scheme == Scheme::Opened { gate.secrets(&target) } else { Vec::new() };
-        let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
+        let mut secrets = Vec::new();
         if self.scheme == Scheme::Opened {
             self.check_opened(&request, &target)?;
+            secrets = gate.secrets(&target);
         }
+        let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
         if gate.opens(&target) {
             drop_overrides(request.headers_mut());
         }
@@ -156,7 +157,7 @@ impl Forwarder {
         let mut host = self.host.lock().await;
         let kept = host.take().filter(|(last, (sender, _))| *last == target && !sender.is_closed());
         let mut kept = kept.and_then(|(_, (sender, activity))| Some((sender, activity.upgrade()?)));
-        let (answer, connected) = loop {
+        let (mut answer, connected) = loop {
             let is_kept = kept.is_some();
             let (mut sender, awaited) = match kept.take() {
                 Some(connected) => connected,
@@ -174,13 +175,13 @@ impl Forwarder {
             }
         };
         *host = Some((target.clone(), connected));
-        let (mut head, body) = answer.into_parts();
-        head.extensions.clear();
-        if patterns.is_empty() {
-            drop_own(&mut head.headers);
-            return Ok(Response::from_parts(head, body.boxed_unsync()));
-        }
-        let Some(mut answer) = answer::search(Response::from_parts(head, body), &patterns) else {
+        answer.extensions_mut().clear();
+        let searched = if patterns.is_empty() {
+            Some(answer.map(BodyExt::boxed_unsync))
+        } else {
+            answer::search(answer, &patterns)
+        };
+        let Some(mut answer) = searched else {
             *host = None;
             return Err(self.sandbox.refuse(&target, Refusal::Unsearchable));
         };
@@ -208,22 +209,18 @@ impl Forwarder {
         };
         let upstream = Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?;
         let awaited = Arc::clone(upstream.activity());
-        match name {
-            None => self.begin(upstream, awaited).await,
-            Some(name) => {
-                let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
-                match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
-                    Ok(Ok(stream)) => self.begin(stream, awaited).await,
-                    Ok(Err((error, upstream))) => {
-                        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-                        let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
-                        let why = if is_distrust { Refusal::Untrusted } else { Refusal::Unreachable }(target.clone());
-                        upstream.refuse(why.clone());
-                        Err(why)
-                    }
-                    Err(_) => Err(awaited.fail()),
-                }
+        let Some(name) = name else { return self.begin(upstream, awaited).await };
+        let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
+        match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
+            Ok(Ok(stream)) => self.begin(stream, awaited).await,
+            Ok(Err((error, upstream))) => {
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+                let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
+                let why = if is_distrust { Refusal::Untrusted } else { Refusal::Unreachable }(target.clone());
+                upstream.refuse(why.clone());
+                Err(why)
             }
+            Err(_) => Err(awaited.fail()),
         }
     }
 
@@ -259,7 +256,7 @@ impl Forwarder {
     }
 }
 
-/// Makes the head of a request ours.
+/// Rewrites the head of a request for its host: the path alone, our `Host`, and no header of the program's connection.
 fn rewrite(request: &mut Request<Incoming>, target: &Target, scheme: Scheme) -> Result<(), Refusal> {
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = path.map(Uri::from).unwrap_or_default();

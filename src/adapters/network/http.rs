@@ -6,6 +6,7 @@
 
 use std::{convert::Infallible, io::Cursor, sync::Arc, time::Duration};
 
+use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{Method, Request, Response, uri::Authority};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,27 +31,19 @@ use crate::domain::network::{Refusal, Target};
 /// How long a program may take to agree on TLS.
 const TLS_MAX: Duration = Duration::from_secs(30);
 
-/// One connection of a client.
-struct Proxy {
+/// One connection of a client, to the proxy or to a host whose TLS is opened.
+struct ClientConnection {
     forwarder: Forwarder,
-    /// There is no room for its connection.
+    /// The host whose TLS is opened.
+    opened: Option<Target>,
+    /// There is no room for it.
     is_full: bool,
 }
 
 /// Serves the requests of one client until it closes the connection or makes it a tunnel.
 pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) {
-    let ended = client.get_ref().ended();
-    let proxy = Arc::new(Proxy { forwarder: Forwarder::new(sandbox, Scheme::Http, ended), is_full });
-    let service = service_fn(|request| {
-        let proxy = Arc::clone(&proxy);
-        async move { Ok::<_, Infallible>(proxy.answer(request).await.unwrap_or_else(|refusal| refuse(&refusal))) }
-    });
-    let connection = server().keep_alive(!is_full).serve_connection(TokioIo::new(client), service).with_upgrades();
-    if let Err(error) = connection.await {
-        debug!(%error, "a program's connection to the proxy ended");
-    }
-    // A tunnel goes on after the connection that it was.
-    proxy.forwarder.end().await;
+    let forwarder = Forwarder::new(sandbox, Scheme::Http, client.get_ref().ended());
+    ClientConnection { forwarder, opened: None, is_full }.serve(client).await;
 }
 
 /// Speaks HTTP with programs.
@@ -60,13 +53,32 @@ fn server() -> http1::Builder {
     builder
 }
 
-impl Proxy {
+impl ClientConnection {
+    async fn serve(self, client: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+        let this = Arc::new(self);
+        let service = service_fn(|request| {
+            let this = Arc::clone(&this);
+            async move { Ok::<_, Infallible>(this.answer(request).await.unwrap_or_else(|refusal| refuse(&refusal))) }
+        });
+        let connection = server().keep_alive(!this.is_full).serve_connection(TokioIo::new(client), service);
+        if let Err(error) = connection.with_upgrades().await {
+            debug!(%error, opened = ?this.opened, "a program's connection for requests ended");
+        }
+        // A tunnel goes on after the connection that it was.
+        this.forwarder.end().await;
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
         let authority = request.uri().authority().map(Authority::as_str);
         let is_tunnel = request.method() == Method::CONNECT;
-        let is_http = is_tunnel || request.uri().scheme_str() == Some("http");
-        let default = if is_tunnel { None } else { Some(Scheme::Http.port()) };
-        let target = authority.filter(|_| is_http).and_then(|text| Target::parse(text, default));
+        let target = if let Some(opened) = &self.opened {
+            // A whole URL could name another host than the connection is to.
+            (authority.is_none() && !is_tunnel).then(|| opened.clone())
+        } else {
+            let is_http = is_tunnel || request.uri().scheme_str() == Some("http");
+            let default = if is_tunnel { None } else { Some(Scheme::Http.port()) };
+            authority.filter(|_| is_http).and_then(|text| Target::parse(text, default))
+        };
         let target = self.forwarder.check(&request, target)?;
         if self.is_full {
             return Err(self.forwarder.sandbox.refused(target.to_string(), Refusal::TooMany));
@@ -88,54 +100,40 @@ impl Proxy {
     }
 }
 
-/// Opens the TLS of a tunnel, and serves its requests until its client closes it.
-pub(super) async fn open(
-    client: impl AsyncRead + AsyncWrite + Send + Unpin,
+/// Opens the TLS of a tunnel, and serves its requests until its client closes it. Boxed: the connection that became the
+/// tunnel is one of the same type.
+pub(super) fn open<'a>(
+    client: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ended: ProgramEnd,
     config: Arc<ServerConfig>,
-    target: &Target,
-    sandbox: &Arc<Sandbox>,
-) {
-    let (from_client, to_client) = io::split(client);
-    let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
-    let hello = timeout(HEAD_MAX, tunnel::read_hello(&mut from_client, target)).await;
-    let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
-        // At other ports than that of TLS anything else would pass. An end before the first byte asks for nothing.
-        Ok(head) if head.is_empty() => {
-            if !from_client.buffer().is_empty() {
-                sandbox.refuse(target, Refusal::NoTls);
+    target: &'a Target,
+    sandbox: &'a Arc<Sandbox>,
+) -> BoxFuture<'a, ()> {
+    async move {
+        let (from_client, to_client) = io::split(client);
+        let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
+        let hello = timeout(HEAD_MAX, tunnel::read_hello(&mut from_client, target)).await;
+        let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
+            // At other ports than that of TLS anything else would pass. An end before the first byte asks for nothing.
+            Ok(head) if head.is_empty() => {
+                if !from_client.buffer().is_empty() {
+                    sandbox.refuse(target, Refusal::NoTls);
+                }
+                return;
             }
-            return;
-        }
-        Ok(head) => head,
-        Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
-    };
-    let client = io::join(Cursor::new(head).chain(from_client), to_client);
-    let client = match timeout(TLS_MAX, TlsAcceptor::from(config).accept(client)).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(error)) => return debug!(%error, "a program did not agree on TLS with the server"),
-        Err(_) => return debug!("a program was too slow to agree on TLS with the server"),
-    };
-    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended));
-    let service = service_fn(|request| {
-        let (forwarder, target) = (Arc::clone(&forwarder), target.clone());
-        async move {
-            Ok::<_, Infallible>(
-                answer_opened(&forwarder, request, target).await.unwrap_or_else(|refusal| refuse(&refusal)),
-            )
-        }
-    });
-    if let Err(error) = server().serve_connection(TokioIo::new(client), service).await {
-        debug!(%error, "a program's connection to an opened host ended");
+            Ok(head) => head,
+            Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
+        };
+        let client = io::join(Cursor::new(head).chain(from_client), to_client);
+        let client = match timeout(TLS_MAX, TlsAcceptor::from(config).accept(client)).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return debug!(%error, "a program did not agree on TLS with the server"),
+            Err(_) => return debug!("a program was too slow to agree on TLS with the server"),
+        };
+        let forwarder = Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended);
+        ClientConnection { forwarder, opened: Some(target.clone()), is_full: false }.serve(client).await;
     }
-    forwarder.end().await;
-}
-
-async fn answer_opened(forwarder: &Forwarder, request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
-    // A whole URL could name another host than the connection is to.
-    let is_plain = request.uri().authority().is_none() && request.method() != Method::CONNECT;
-    let target = forwarder.check(&request, is_plain.then_some(target))?;
-    forwarder.forward(request, target).await
+    .boxed()
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(super) async fn connect(target: &Target, sandbox: &Sandbox, ended: &ProgramE
 
 /// Carries both ways until both have ended, one of them breaks, or nothing has passed for too long.
 pub(super) async fn carry(
-    client: impl AsyncRead + AsyncWrite + Send + Unpin,
+    client: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     tunnel: Tunnel,
     target: &Target,
     sandbox: &Arc<Sandbox>,
