@@ -8,7 +8,6 @@ mod channels;
 mod gate;
 mod policies;
 mod rates;
-mod reporter;
 
 use std::{
     borrow::Cow,
@@ -29,15 +28,14 @@ use tokio::{
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 pub(super) use self::{
-    channels::{Channels, ChannelsLink, Incoming, next_of},
+    channels::{Channels, ChannelsLink, ConnectionReporter, Incoming, next_of},
     rates::Limiters,
-    reporter::ConnectionReporter,
 };
 use self::{
     channels::{INCOMING_BYTES_MAX, Opened},
     gate::SandboxGate,
 };
-pub use self::{policies::Policies, reporter::Decisions};
+pub use self::{gate::Decisions, policies::Policies};
 use crate::{
     domain::{
         Clock, ConversationKey, Environment, EventKind, Failure, Language, Principal,

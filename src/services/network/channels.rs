@@ -1,10 +1,17 @@
-//! The channels of one sandbox, between the service that reads and writes its streams and what carries them; and what
-//! it gets for hosts whose TLS the server opens: placeholders of secrets, a certificate authority that it trusts, and
-//! the variables that name both.
+//! The channels of one sandbox, between the service that reads and writes its streams and what carries them; the
+//! reports of its connections to the watchers of a run or a cell, in bounded memory; and what it gets for hosts whose
+//! TLS the server opens: placeholders of secrets, a certificate authority that it trusts, and the variables that name
+//! both.
 
-use std::{collections::HashSet, io, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
@@ -12,10 +19,15 @@ use tokio::{
 };
 use tracing::error;
 
-use super::ConnectionReporter;
+use super::Sink;
 use crate::{
-    domain::network::{Policy, SandboxSecret, Secret},
+    domain::{
+        EventKind,
+        network::{NetworkUse, Policy, Refusal, SandboxSecret, Secret},
+        tools::ApprovalId,
+    },
     ports::network::{Authority, Carrier},
+    services::waits::Waits,
 };
 
 /// Bytes of a sandbox that were received and not read: as many as the windows of all its channels allow. A sandbox that
@@ -25,6 +37,10 @@ pub(super) const INCOMING_BYTES_MAX: usize = 16 << 20;
 const PIECE_BYTES_MIN: usize = 64;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
+/// Connections of one run or cell that are events, as many calls of tools and as many questions about them, and
+/// sentences about refusals in its output.
+pub(super) const EVENTS_MAX: usize = 200;
+pub(super) const SENTENCES_MAX: usize = 10;
 /// Where process 1 of a sandbox writes the authority's certificate alone, and after those that its image trusts
 /// (`runners/README.md`).
 const AUTHORITY: &str = "/tmp/.sandbox-tls/authority.pem";
@@ -124,6 +140,104 @@ impl ChannelsLink {
     }
 }
 
+/// Where the connections of one sandbox are reported.
+#[derive(Default)]
+pub(in crate::services) struct ConnectionReporter {
+    listener: Mutex<Listener>,
+    /// Questions to a person that its program waits for.
+    pub(in crate::services) waits: Waits,
+}
+
+#[derive(Default)]
+struct Listener {
+    sink: Option<Sink>,
+    connections: usize,
+    tool_calls: usize,
+    questions: HashSet<ApprovalId>,
+    /// Calls that rules let pass, by what counts them.
+    calls: HashMap<String, u32>,
+    /// Each once.
+    refusals: Vec<String>,
+}
+
+impl ConnectionReporter {
+    /// From now on connections are reported to this.
+    pub(in crate::services) fn to(&self, sink: Sink) {
+        *self.listener.lock() = Listener { sink: Some(sink), ..Listener::default() };
+    }
+
+    /// Ends the reports; returns a sentence for each host that was refused since they began, and one about connections
+    /// that were no events.
+    pub(in crate::services) fn end(&self) -> Vec<String> {
+        let Listener { mut refusals, connections, .. } = std::mem::take(&mut *self.listener.lock());
+        if let more @ 1.. = connections.saturating_sub(EVENTS_MAX) {
+            refusals.push(format!("[network: {more} more connections are not listed.]\n"));
+        }
+        refusals
+    }
+
+    /// Returns the sentences about refusals so far. The reports and the counts go on.
+    pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
+        std::mem::take(&mut self.listener.lock().refusals)
+    }
+
+    /// Reports a connection. `sentence` says in the program's output why it was refused.
+    pub(super) fn report(&self, used: &NetworkUse, sentence: impl FnOnce(&Refusal) -> String) {
+        let mut listener = self.listener.lock();
+        let is_full = listener.refusals.len() >= SENTENCES_MAX;
+        // Clients keep connections that they may not need again, and make others.
+        let refusal = used.refusal.as_ref().filter(|refusal| !is_full && !matches!(refusal, Refusal::Idle(_)));
+        if let Some(sentence) = refusal.map(sentence).filter(|sentence| !listener.refusals.contains(sentence)) {
+            listener.refusals.push(sentence);
+        }
+        listener.event(EventKind::Network(Box::new(used.clone())));
+    }
+
+    /// Reports another event.
+    pub(in crate::services) fn event(&self, event: EventKind) {
+        self.listener.lock().event(event);
+    }
+
+    /// Counts one call in this run or cell, unless there were so many already.
+    pub(in crate::services) fn count(&self, what: &str, max: u32) -> bool {
+        let mut listener = self.listener.lock();
+        let count = listener.calls.entry(what.to_owned()).or_default();
+        let fits = *count < max;
+        *count += u32::from(fits);
+        fits
+    }
+
+    /// Takes back one call that [`Self::count`] counted and that is refused after all.
+    pub(in crate::services) fn take_back(&self, what: &str) {
+        // Where the next run has begun meanwhile, nothing is counted.
+        if let Some(count) = self.listener.lock().calls.get_mut(what) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+impl Listener {
+    fn event(&mut self, event: EventKind) {
+        let Some(sink) = &self.sink else { return };
+        let count = match &event {
+            EventKind::Network(_) => &mut self.connections,
+            EventKind::Tool(_) => &mut self.tool_calls,
+            // Each once, since it has the arguments: a program may give up a call and make it again.
+            EventKind::Approval(question) => {
+                if self.questions.len() < EVENTS_MAX && self.questions.insert(question.id) {
+                    sink(event);
+                }
+                return;
+            }
+            _ => return sink(event),
+        };
+        *count += 1;
+        if *count <= EVENTS_MAX {
+            sink(event);
+        }
+    }
+}
+
 /// What one sandbox has for opened hosts; nothing where there are none.
 #[derive(Default)]
 pub(super) struct Opened {
@@ -162,6 +276,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::domain::tools::{Approval, CallEnd, ProposedCall, ToolUse};
 
     #[test]
     fn sandbox_that_sends_more_than_there_is_room_for_breaks_its_channels() {
@@ -189,5 +304,70 @@ mod tests {
         assert_eq!(next_of(&mut outgoing).await, &b"x"[..]);
         assert_eq!(next_of(&mut outgoing).await, &b""[..]);
         assert!(next_of(&mut outgoing).now_or_never().is_none());
+    }
+
+    #[test]
+    fn connections_that_are_no_events_are_counted_in_a_sentence_and_calls_of_tools_displace_none() {
+        let (reporter, events) = (ConnectionReporter::default(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&events);
+        reporter.to(Box::new(move |event| seen.lock().push(event)));
+        let call = ToolUse {
+            server: "a".to_owned(),
+            tool: "b".to_owned(),
+            end: CallEnd::Answered,
+            why: None,
+            arguments_sha256: String::new(),
+            arguments_bytes: 0,
+            took: Duration::ZERO,
+        };
+        for _ in 0..300 {
+            reporter.event(EventKind::Tool(Box::new(call.clone())));
+            reporter.report(&NetworkUse::of("a.example:443".to_owned(), None), |_| String::new());
+        }
+        assert_eq!(reporter.end(), ["[network: 100 more connections are not listed.]\n"]);
+        let is_connection = |event: &&EventKind| matches!(event, EventKind::Network(_));
+        let events = events.lock();
+        assert_eq!((events.len(), events.iter().filter(is_connection).count()), (2 * EVENTS_MAX, EVENTS_MAX));
+        reporter.to(Box::new(|_| {}));
+        assert!(reporter.end().is_empty(), "it was about the run before");
+    }
+
+    #[test]
+    fn a_question_is_an_event_once_however_often_its_program_makes_the_call() {
+        let (reporter, events) = (ConnectionReporter::default(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&events);
+        reporter.to(Box::new(move |event| {
+            if let EventKind::Approval(question) = event {
+                seen.lock().push(question.id);
+            }
+        }));
+        let question = |id| Approval {
+            id,
+            call: ProposedCall {
+                conversation: "c".parse().expect("a key"),
+                server: "a".to_owned(),
+                tool: "b".to_owned(),
+                definition: String::new(),
+                arguments: "{}".to_owned(),
+            },
+            asked_unix_ms: 0,
+            answered: None,
+            answered_by: None,
+            expires_unix_ms: 0,
+        };
+        let ids: Vec<_> = (0..=EVENTS_MAX).map(|_| ApprovalId::new()).collect();
+        for id in ids.iter().flat_map(|id| [id, id]) {
+            reporter.event(EventKind::Approval(Box::new(question(*id))));
+        }
+        assert_eq!(*events.lock(), ids[..EVENTS_MAX]);
+    }
+
+    #[test]
+    fn calls_are_counted_until_the_end_of_the_cell_also_when_its_refusals_are_taken() {
+        let reporter = ConnectionReporter::default();
+        reporter.to(Box::new(|_| {}));
+        assert!(reporter.count("calls", 2) && reporter.count("calls", 2));
+        assert!(reporter.take_refusals().is_empty() && !reporter.count("calls", 2));
+        assert!(reporter.end().is_empty() && reporter.count("calls", 2));
     }
 }

@@ -1,6 +1,9 @@
-//! The decision on each connection of one sandbox, and what a refused program's author reads.
+//! The decision on each connection of one sandbox, what a refused program's author reads, and the newest connections of
+//! each owner, in bounded memory.
 
 use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -9,12 +12,13 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Access, ConnectionReporter, Inner, Program, holds};
 use crate::{
     domain::{
-        ConversationKey, Language,
+        ConversationKey, Language, Principal,
         address::{destination, is_public},
         network::{Decision, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
     },
@@ -23,6 +27,9 @@ use crate::{
 
 /// How long addresses of the server's own hosts are used before their names are looked up again.
 const FRESH: Duration = Duration::from_mins(1);
+/// Connections that are kept of one owner, and owners.
+const OF_OWNER_MAX: usize = 500;
+const OWNERS_MAX: usize = 1000;
 
 /// Decides for one sandbox.
 pub(super) struct SandboxGate {
@@ -104,7 +111,7 @@ impl SandboxGate {
         Ok(found.into_iter().map(|address| SocketAddr::new(address, target.port)).collect())
     }
 
-    /// One address that is not allowed refuses them all: a name that leads to several is one answer of its owner.
+    /// One address that is not allowed refuses them all: the owner of a name chooses every address that it leads to.
     async fn check(&self, target: &Target, address: IpAddr, policies: &[Arc<Policy>]) -> Result<(), Refusal> {
         if policies.iter().any(|policy| policy.names_address(address, target.port)) {
             return Ok(());
@@ -123,7 +130,8 @@ impl SandboxGate {
         }
     }
 
-    /// Policies that the token does not have are not named: they may be of other owners.
+    /// What a policy needs to allow a host. Policies that the token does not have are not named: they may be of other
+    /// owners.
     fn needed(&self, target: &Target) -> String {
         if self.access.own.is_some() {
             return format!("The operator can add \"{target}\" to `hosts` below [packages] in sandbox.toml.");
@@ -222,7 +230,7 @@ impl Inner {
             || self.own_addresses().await.contains(&destination(address))
     }
 
-    /// Two that find old ones both look them up.
+    /// The addresses of the server's own hosts. Callers at the same time that find old ones each look them up.
     async fn own_addresses(&self) -> Arc<[IpAddr]> {
         let known = self.own_addresses.lock().clone();
         let (known, is_fresh) = known.map_or((Arc::default(), false), |(at, known)| (known, at.elapsed() < FRESH));
@@ -247,6 +255,39 @@ impl Inner {
         let addresses: Arc<[IpAddr]> = addresses.into();
         *self.own_addresses.lock() = Some((Instant::now(), Arc::clone(&addresses)));
         addresses
+    }
+}
+
+/// The newest connections. None of an owner's is forgotten for another owner's, until there are too many owners.
+#[derive(Debug, Default)]
+pub struct Decisions(Mutex<HashMap<Principal, VecDeque<Decision>>>);
+
+impl Decisions {
+    pub(super) fn add(&self, decision: Decision) {
+        let mut all = self.0.lock();
+        let owner = decision.conversation.owner.clone();
+        if all.len() >= OWNERS_MAX && !all.contains_key(&owner) {
+            let newest = |kept: &VecDeque<Decision>| kept.back().map(|decision| decision.at_unix_ms);
+            let oldest = all.iter().min_by_key(|(_, kept)| newest(kept)).map(|(owner, _)| owner.clone());
+            oldest.map(|owner| all.remove(&owner));
+        }
+        let kept = all.entry(owner).or_default();
+        kept.drain(..(kept.len() + 1).saturating_sub(OF_OWNER_MAX));
+        kept.push_back(decision);
+    }
+
+    /// Those of all owners, newest first.
+    pub fn newest_of_all(&self, limit: usize) -> Vec<Decision> {
+        let all = self.0.lock();
+        let mut newest: Vec<_> = all.values().flat_map(|kept| kept.iter().rev().take(limit)).collect();
+        newest.sort_by_key(|decision| Reverse(decision.at_unix_ms));
+        newest.into_iter().take(limit).cloned().collect()
+    }
+
+    /// Those of an owner, newest first.
+    pub fn newest(&self, who: &Principal, limit: usize) -> Vec<Decision> {
+        let all = self.0.lock();
+        all.get(who).into_iter().flat_map(|kept| kept.iter().rev()).take(limit).cloned().collect()
     }
 }
 

@@ -1,19 +1,16 @@
 //! The decision with a resolver that says what the test wants.
 
 use std::{
-    collections::{HashMap, VecDeque},
     net::Ipv4Addr,
     sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
-use parking_lot::Mutex;
 
 use super::*;
 use crate::{
     domain::{
-        Principal, TokenId,
+        TokenId,
         clock::ManualClock,
         network::{BYTES_PER_MINUTE_MIN, PolicyText, Secret, SecretRule, SecretText},
     },
@@ -24,7 +21,7 @@ use crate::{
     services::{
         network::{
             Network, NetworkParts, Policies,
-            reporter::{EVENTS_MAX, SENTENCES_MAX},
+            channels::{EVENTS_MAX, SENTENCES_MAX},
         },
         tokens::{Tokens, no_database},
     },
