@@ -38,8 +38,8 @@ pub struct Authority {
     pub key_der: Vec<u8>,
 }
 
-/// How fast the bytes of an owner may pass: what it returns ends when so many bytes are allowed, and those before them
-/// of connections that have ended. Where it is dropped earlier, they are left to the next ones.
+/// Limits how fast the bytes of an owner pass. The future ends when so many more bytes are allowed, after those that
+/// connections which have ended still owe. When it is dropped earlier, the owner's next connections owe them.
 pub type Pace = Arc<dyn Fn(u32) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Decides on the connections of one sandbox.
@@ -66,11 +66,11 @@ pub trait Gate: Send + Sync + 'static {
     /// How fast bytes may pass to and from this host; `None` for no limit.
     fn pace(&self, target: &Target) -> Option<Pace>;
 
-    /// Answers a request of a program to the server itself; nothing, where none is answered.
+    /// Answers a request of a program to the server itself; with an empty stream where it answers none.
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes>;
 
-    /// Answers the messages of one connection of a program to the server; nothing, where none is answered. What is
-    /// under way for it ends when the answers are dropped.
+    /// Answers the messages of one connection of a program to the server; with an empty stream where it answers none.
+    /// What is under way for it ends when the answers are dropped.
     fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes>;
 
     /// A connection is over, or was refused by something else than [`Self::decide`].

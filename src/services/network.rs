@@ -78,7 +78,7 @@ const OTHER_VARIABLES: [(&str, &str); 11] = [
     ("npm_config_update_notifier", "false"),
 ];
 
-/// What happens to connections and calls, for who watches the run or the cell.
+/// Receives the events of connections and calls, for those who watch the run or the cell.
 pub type Sink = Box<dyn Fn(EventKind) + Send + Sync>;
 
 /// Gives sandboxes their channels.
@@ -95,8 +95,8 @@ struct Inner {
     own_addresses: Mutex<Option<(Instant, Arc<[IpAddr]>)>>,
     parts: NetworkParts,
     decisions: Decisions,
-    requests: OnceLock<Weak<dyn Requests>>,
-    calls: OnceLock<Weak<dyn Calls>>,
+    requests: OnceLock<Weak<dyn PackageRequests>>,
+    calls: OnceLock<Weak<dyn ToolCalls>>,
     /// Room for the channels of each owner that has any.
     shares: Shares<Principal>,
     look_ups: Shares<Principal>,
@@ -112,22 +112,22 @@ pub struct NetworkParts {
     pub clock: Arc<dyn Clock>,
 }
 
-/// What one run or session may do: connect as its policies say, ask the server for packages, and call tools. Never
-/// nothing.
+/// What one run or session may do, at least one of: connect as its policies say, ask the server for packages, and call
+/// tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// By name: what they say when a connection is wanted counts.
     policies: Vec<String>,
     /// They count as long as the token has them; those of a tool server are its operator's choice.
     are_of_token: bool,
-    /// One of no operator's.
+    /// A policy of the server itself, such as that of installations.
     own: Option<Arc<Policy>>,
     requests: bool,
     tools: bool,
 }
 
 impl Access {
-    /// One policy alone, which is not among those of operators.
+    /// One policy of the server itself, and nothing else.
     pub(super) fn of(policy: Policy) -> Self {
         Self { own: Some(Arc::new(policy)), ..Self::default() }
     }
@@ -139,7 +139,7 @@ impl Access {
 }
 
 /// Answers what programs ask of the server itself, which is to install packages.
-pub trait Requests: Send + Sync {
+pub trait PackageRequests: Send + Sync {
     /// What programs of a language find in their environment; empty where nothing is answered.
     fn variables(&self, language: &Language) -> Vec<(&'static str, String)>;
 
@@ -161,7 +161,7 @@ pub struct Program {
 }
 
 /// Answers the calls of tools.
-pub trait Calls: Send + Sync {
+pub trait ToolCalls: Send + Sync {
     /// Whether programs of this owner have tools.
     fn is_offered(&self, who: &Principal) -> bool;
 
@@ -185,11 +185,11 @@ impl Inner {
         self.policies.all().into_iter().filter(|policy| holds(policy, granted.as_deref())).collect()
     }
 
-    fn requests(&self) -> Option<Arc<dyn Requests>> {
+    fn requests(&self) -> Option<Arc<dyn PackageRequests>> {
         self.requests.get().and_then(Weak::upgrade)
     }
 
-    fn calls(&self) -> Option<Arc<dyn Calls>> {
+    fn calls(&self) -> Option<Arc<dyn ToolCalls>> {
         self.calls.get().and_then(Weak::upgrade)
     }
 }
@@ -216,16 +216,14 @@ impl Network {
         }))
     }
 
-    /// From now on calls of tools are answered by this. Once.
-    pub fn call_by(&self, calls: &Arc<impl Calls + 'static>) {
-        let calls: Arc<dyn Calls> = Arc::clone(calls) as _;
-        drop(self.0.calls.set(Arc::downgrade(&calls)));
+    /// From now on calls of tools are answered by this service, which needs the network itself. Once.
+    pub fn set_tool_calls(&self, calls: Weak<dyn ToolCalls>) {
+        drop(self.0.calls.set(calls));
     }
 
-    /// From now on requests of programs are answered by this, which needs the network itself. Once.
-    pub fn answer_by(&self, requests: &Arc<impl Requests + 'static>) {
-        let requests: Arc<dyn Requests> = Arc::clone(requests) as _;
-        drop(self.0.requests.set(Arc::downgrade(&requests)));
+    /// From now on requests to install packages are answered by this service, which needs the network itself. Once.
+    pub fn set_package_requests(&self, requests: Weak<dyn PackageRequests>) {
+        drop(self.0.requests.set(requests));
     }
 
     /// Whether a caller may have packages installed: its token names no policies, or [`PACKAGES`] among them.
@@ -277,7 +275,7 @@ impl Network {
         has_policies && (!given.requests || own.as_ref().is_some_and(|own| own.requests))
     }
 
-    /// What a program may do that has these policies and nothing else; nothing without any.
+    /// What a program may do that has these policies and nothing else; `None` without any.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for a policy that there is not, or that is not

@@ -46,7 +46,6 @@ use crate::{
     ports::{
         observer::PackagesCounts,
         packages::{PackageStore, StoreSize, Tree},
-        runner::Runner,
         storage::{FsResult, Usage},
     },
 };
@@ -82,15 +81,6 @@ pub struct PackagesOptions {
     pub kept: Duration,
     /// All trees of one owner, in bytes.
     pub owner_bytes_max: u64,
-}
-
-impl PackagesOptions {
-    fn index(&self, tool: Tool) -> Option<&str> {
-        match tool {
-            Tool::Uv => self.python_index.as_deref(),
-            Tool::Npm => self.npm_registry.as_deref(),
-        }
-    }
 }
 
 /// The service. A clone is the same.
@@ -161,7 +151,7 @@ impl Packages {
             steps: StepWatch::default(),
             tasks: Tasks::default(),
         }));
-        made.0.parts.network.answer_by(&made.0);
+        made.0.parts.network.set_package_requests(Arc::<Inner>::downgrade(&made.0));
         made
     }
 
@@ -192,7 +182,7 @@ impl Packages {
         self.install_as(wanted, Tokens::begin, |_| {}).await
     }
 
-    /// The same. `tell` gets the words of the tool as they come.
+    /// The same. `tell` receives the output of the tool as it arrives.
     async fn install_as(
         &self,
         wanted: InstallRequest,
@@ -237,12 +227,6 @@ impl Packages {
 }
 
 impl Inner {
-    /// The tools that programs of an image can ask for.
-    fn tools(&self, runner: &Runner) -> impl Iterator<Item = Tool> {
-        let options = self.options.as_ref();
-        runner.packages.tools().filter(move |tool| options.is_some_and(|options| options.index(*tool).is_some()))
-    }
-
     async fn run(&self, job: Job, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<Installed, Failure> {
         let owner = &job.wanted.conversation.owner;
         let full = |_| {

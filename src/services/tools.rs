@@ -83,7 +83,7 @@ impl Tools {
         let (rates, modules, memory) = (Limiters::default(), Modules::default(), Memory::default());
         let work = Work::default();
         let made = Self(Arc::new(Inner { parts, rates, modules, memory, work, calls_per_run_max }));
-        made.0.parts.shared.network.call_by(&made.0);
+        made.0.parts.shared.network.set_tool_calls(Arc::<Inner>::downgrade(&made.0));
         made
     }
 

@@ -125,14 +125,14 @@ impl SandboxGate {
     /// The sentence about a refusal in the output of the program.
     fn sentence(&self, refusal: &Refusal) -> String {
         match refusal {
-            Refusal::NotAllowed(target) => format!("[network: {refusal}. {}]\n", self.needed(target)),
+            Refusal::NotAllowed(target) => format!("[network: {refusal}. {}]\n", self.advice(target)),
             refusal => format!("[network: {refusal}.]\n"),
         }
     }
 
     /// What a policy needs to allow a host. Policies that the token does not have are not named: they may be of other
     /// owners.
-    fn needed(&self, target: &Target) -> String {
+    fn advice(&self, target: &Target) -> String {
         if self.access.own.is_some() {
             return format!("The operator can add \"{target}\" to `hosts` below [packages] in sandbox.toml.");
         }

@@ -19,7 +19,7 @@ use crate::{
     },
     ports::runner::Runner,
     services::{
-        network::Requests,
+        network::PackageRequests,
         tokens::{Started, Tokens},
     },
 };
@@ -42,7 +42,22 @@ pub(super) struct Job {
 /// How an installation counts for its token: [`Tokens::begin`] or [`Tokens::begin_within`].
 pub(super) type Count = fn(&Tokens, &Principal, &Language) -> Result<Option<Started>, Failure>;
 
+impl PackagesOptions {
+    fn index(&self, tool: Tool) -> Option<&str> {
+        match tool {
+            Tool::Uv => self.python_index.as_deref(),
+            Tool::Npm => self.npm_registry.as_deref(),
+        }
+    }
+}
+
 impl Inner {
+    /// The tools that programs of an image can ask for.
+    pub(super) fn tools(&self, runner: &Runner) -> impl Iterator<Item = Tool> {
+        let options = self.options.as_ref();
+        runner.packages.tools().filter(move |tool| options.is_some_and(|options| options.index(*tool).is_some()))
+    }
+
     /// Checks what needs neither disk nor engine.
     pub(super) fn admit(&self, wanted: InstallRequest, count: Count) -> Result<Job, Failure> {
         let off = |why: String| Failure::new(Code::PackagesOff, why);
@@ -91,7 +106,7 @@ fn line(text: &str, done: Option<bool>) -> Bytes {
     format!("{line}\n").into()
 }
 
-impl Requests for Inner {
+impl PackageRequests for Inner {
     fn variables(&self, language: &Language) -> Vec<(&'static str, String)> {
         let Some(runner) = self.parts.catalog.find(language) else { return Vec::new() };
         let tools: Vec<Tool> = self.tools(&runner).collect();

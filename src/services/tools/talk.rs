@@ -32,7 +32,7 @@ use crate::{
     domain::{Failure, Principal},
     ports::tools::Progress,
     services::{
-        network::{Calls, Program},
+        network::{Program, ToolCalls},
         shares::Shares,
     },
 };
@@ -115,7 +115,7 @@ fn error(id: Option<u64>, code: &str, why: &str) -> Bytes {
     bytes(&json!({"id": id, "error": {"code": code, "message": why}}))
 }
 
-impl Calls for Inner {
+impl ToolCalls for Inner {
     fn is_offered(&self, who: &Principal) -> bool {
         self.parts.directory.has_any(who)
     }
