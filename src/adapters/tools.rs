@@ -79,14 +79,14 @@ impl Upstreams for Connector {
                     let (stdout, stdin) = started.map_err(|error| secrets.unavailable(&error))?;
                     Connection::begin(linked(stdout, stdin, &link), changed, hidden, link).await?
                 }
-                Transport::Streams(open) => {
-                    let (reader, writer) = open.open().await.map_err(|error| secrets.unavailable(&error))?;
+                Transport::Streams { open, .. } => {
+                    let (reader, writer) = open().await.map_err(|error| secrets.unavailable(&error))?;
                     Connection::begin(linked(reader, writer, &link), changed, hidden, link).await?
                 }
             };
             Ok(Arc::new(connection) as Arc<dyn Upstream>)
         };
-        let max = if matches!(transport, Transport::Streams(_)) { START_MAX } else { CONNECT_MAX };
+        let max = if matches!(transport, Transport::Streams { .. }) { START_MAX } else { CONNECT_MAX };
         timeout(max, connecting).await.unwrap_or(Err(UpstreamError::Late(max)))
     }
 }

@@ -27,22 +27,15 @@ pub enum Transport {
     /// A process of this machine that speaks by standard input and output. It gets these variables and `PATH`, nothing
     /// else of this server's environment.
     Command { program: String, arguments: Vec<String>, env: Vec<(String, SecretString)> },
-    /// Two streams, opened for each connection.
-    Streams(Arc<dyn OpenStreams>),
+    /// Two streams, opened for each connection. The server knows the secrets, and errors must not contain them.
+    Streams { open: OpenStreams, secrets: Vec<SecretString> },
 }
 
 /// What the server writes, and what it reads. Dropping both ends it.
 pub type Streams = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 
 /// Opens the streams of a server.
-pub trait OpenStreams: Send + Sync {
-    fn open(&self) -> BoxFuture<'static, io::Result<Streams>>;
-
-    /// What the server knows and errors must not contain.
-    fn secrets(&self) -> Vec<SecretString> {
-        Vec::new()
-    }
-}
+pub type OpenStreams = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Streams>> + Send + Sync>;
 
 /// Why a server did not answer. The texts are the server's or a library's: untrusted, and for its owner alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

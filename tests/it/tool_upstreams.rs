@@ -5,12 +5,10 @@ mod hostile;
 mod served;
 
 use std::{
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use mcp_sandbox_server::{
     adapters::tools::Connector,
     ports::tools::{Answer, OpenStreams, Progress, Streams, Transport, Upstream, UpstreamError, Upstreams as _},
@@ -54,19 +52,14 @@ async fn serve(router: axum::Router) -> std::net::SocketAddr {
 }
 
 /// Gives the server's end of each pair of streams that is opened to a function.
-struct Opened<F>(F);
-
-impl<F: Fn(DuplexStream) + Send + Sync> OpenStreams for Opened<F> {
-    fn open(&self) -> BoxFuture<'static, io::Result<Streams>> {
+fn streams(server: impl Fn(DuplexStream) + Send + Sync + 'static) -> Transport {
+    let open: OpenStreams = Arc::new(move || {
         let (own, of_the_server) = tokio::io::duplex(1 << 16);
-        (self.0)(of_the_server);
+        server(of_the_server);
         let (reader, writer) = tokio::io::split(own);
         Box::pin(async move { Ok::<Streams, _>((Box::new(reader), Box::new(writer))) })
-    }
-}
-
-fn streams(server: impl Fn(DuplexStream) + Send + Sync + 'static) -> Transport {
-    Transport::Streams(Arc::new(Opened(server)))
+    });
+    Transport::Streams { open, secrets: Vec::new() }
 }
 
 async fn call(upstream: &dyn Upstream, tool: &str) -> Result<Answer, UpstreamError> {

@@ -30,7 +30,7 @@ impl Secrets {
         let mut secrets: Vec<String> = match transport {
             Transport::Http { url, headers } => of_address(url).chain(exposed(headers)).collect(),
             Transport::Command { env, .. } => exposed(env).collect(),
-            Transport::Streams(open) => open.secrets().iter().map(|text| text.expose_secret().to_owned()).collect(),
+            Transport::Streams { secrets, .. } => secrets.iter().map(|text| text.expose_secret().to_owned()).collect(),
         };
         // After `Bearer` or `Basic`.
         let parts: Vec<_> = secrets.iter().filter_map(|text| Some(text.split_once(' ')?.1.trim().to_owned())).collect();

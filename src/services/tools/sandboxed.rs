@@ -10,7 +10,6 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split},
@@ -28,7 +27,7 @@ use crate::{
     ports::{
         engine::Stdin,
         storage::{StorageError, Usage},
-        tools::{OpenStreams, Streams},
+        tools::{OpenStreams, Streams, Transport},
     },
     services::{
         carrier::Carrier,
@@ -86,8 +85,14 @@ impl SandboxedServers {
     }
 
     /// Starts the sandbox of a server, in the image of a language, each time that it is connected to.
-    pub(super) fn opener(&self, server: Arc<ToolServer>, language: Language, secret: SecretString) -> Opener {
-        Opener { inner: Arc::clone(&self.0), server, language, secret }
+    pub(super) fn transport(&self, server: Arc<ToolServer>, language: Language, secret: SecretString) -> Transport {
+        let opener = Opener { inner: Arc::clone(&self.0), server, language, secret };
+        let secrets = opener.secrets();
+        let open: OpenStreams = Arc::new(move || {
+            let started = opener.clone().start();
+            Box::pin(async { started.await.map_err(|failure| io::Error::other(failure.message)) })
+        });
+        Transport::Streams { open, secrets }
     }
 
     /// Ends all of them.
@@ -96,27 +101,22 @@ impl SandboxedServers {
     }
 }
 
+/// Starts the sandbox of one server.
 #[derive(Clone)]
-pub(super) struct Opener {
+struct Opener {
     inner: Arc<Inner>,
     server: Arc<ToolServer>,
     language: Language,
     secret: SecretString,
 }
 
-impl OpenStreams for Opener {
-    fn open(&self) -> BoxFuture<'static, io::Result<Streams>> {
-        let this = self.clone();
-        Box::pin(async move { this.start().await.map_err(|failure| io::Error::other(failure.message)) })
-    }
-
+impl Opener {
+    /// What the server knows and no message may contain.
     fn secrets(&self) -> Vec<SecretString> {
         let filled = ServerText::filled(&self.server.text.env, self.secret.expose_secret());
         filled.into_iter().map(|(_, value)| value.into()).chain([self.secret.clone()]).collect()
     }
-}
 
-impl Opener {
     async fn start(self) -> Result<Streams, Failure> {
         let Inner { parts, at_once_max, room, tasks } = &*self.inner;
         let full = || {

@@ -259,8 +259,7 @@ impl ServerHandle {
             Endpoint::Url(url) => Transport::Http { url, headers: filled(headers) },
             Endpoint::Command(program, arguments) => Transport::Command { program, arguments, env: filled(env) },
             Endpoint::Sandbox(language) => {
-                let (server, secret) = (Arc::clone(&self.server), self.secret.clone());
-                Transport::Streams(Arc::new(self.connectors.sandboxed.opener(server, language, secret)))
+                self.connectors.sandboxed.transport(Arc::clone(&self.server), language, self.secret.clone())
             }
         }
     }
