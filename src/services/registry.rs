@@ -55,7 +55,7 @@ pub struct Registry<T: Definition> {
     broken: Mutex<HashSet<(String, String)>>,
     store: Arc<dyn DefinitionStore>,
     clock: Arc<dyn Clock>,
-    parts: T::Parts,
+    pub(super) parts: T::Parts,
 }
 
 impl<T: Definition> Registry<T> {
@@ -79,10 +79,6 @@ impl<T: Definition> Registry<T> {
     pub(super) fn by_name(&self, name: &str) -> Option<Arc<T>> {
         let configured = self.configured.iter().find(|one| one.name() == name).cloned();
         configured.or_else(|| self.made.read().iter().find(|one| one.name() == name).cloned())
-    }
-
-    pub(super) fn parts(&self) -> &T::Parts {
-        &self.parts
     }
 
     /// Whether one is of the settings, and cannot be changed while the server runs.

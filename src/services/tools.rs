@@ -10,13 +10,12 @@
 //! search ── one task a server whose tools are read; it ends with the read, which has a time limit
 //! modules ── one tracked task a server whose modules are made; goes on when its caller goes away; ended by `stop`
 //! work ── blocking threads, a few for each owner; each goes on when its caller goes away, and ends with its work
-//! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
+//! talk::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
 mod answers;
 mod approvals;
 mod calls;
-mod directory;
 mod modules;
 mod sandboxed;
 mod search;
@@ -26,28 +25,40 @@ mod work;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use futures_util::{future::join_all, stream::BoxStream};
+use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
     approvals::{Approvals, Approver},
-    directory::Directory,
     modules::{ModuleLanguage, Source},
     sandboxed::SandboxedServers,
     search::{Found, SearchResult},
     server::{ServerHandle, ServerState},
 };
-use self::{modules::Modules, server::Definitions, talk::Memory, work::Work};
-use super::{network::Limiters, shared_parts::SharedParts};
+use self::{
+    modules::Modules,
+    server::{Definitions, ServerConnectors},
+    talk::Memory,
+    work::Work,
+};
+use super::{
+    network::{Limiters, Program, ToolCalls},
+    registry::{Definition, Registry},
+    shared_parts::SharedParts,
+};
 use crate::{
     domain::{
-        Code, Failure, Limits, Principal,
+        Clock, Code, Failure, Limits, Principal,
         clock::every,
         text::shown,
-        tools::{ServerName, ServerText},
+        tools::{Endpoint, ServerError, ServerName, ServerText, ToolServer},
     },
     ports::{
-        database::in_time,
+        database::{DefinitionKind, DefinitionStore, StoredDefinition, in_time},
         observer::{AdminAction, AdminFacts},
+        tools::Upstreams,
     },
 };
 
@@ -55,6 +66,10 @@ use crate::{
 const CLOSE_IDLE_EVERY: Duration = Duration::from_secs(2);
 /// How often what has expired is deleted.
 const FORGET_EVERY: Duration = Duration::from_hours(1);
+const SECRET_BYTES_MAX: usize = 8 << 10;
+
+/// The tool servers that exist now.
+pub type Directory = Registry<ServerHandle>;
 
 pub struct ToolsParts {
     pub shared: SharedParts,
@@ -80,9 +95,14 @@ struct Inner {
 
 impl Tools {
     pub fn new(parts: ToolsParts, calls_per_run_max: u32) -> Self {
-        let (rates, modules, memory) = (Limiters::default(), Modules::default(), Memory::default());
-        let work = Work::default();
-        let made = Self(Arc::new(Inner { parts, rates, modules, memory, work, calls_per_run_max }));
+        let made = Self(Arc::new(Inner {
+            parts,
+            rates: Limiters::default(),
+            modules: Modules::default(),
+            memory: Memory::default(),
+            work: Work::default(),
+            calls_per_run_max,
+        }));
         made.0.parts.shared.network.set_tool_calls(Arc::<Inner>::downgrade(&made.0));
         made
     }
@@ -124,7 +144,7 @@ impl Tools {
     /// The servers whose tools programs of this owner may call, and how each is.
     pub async fn servers(&self, who: &Principal) -> Vec<ServerState> {
         let live = self.0.parts.directory.of(who);
-        futures_util::future::join_all(live.iter().map(|server| server.state())).await
+        join_all(live.iter().map(|server| server.state())).await
     }
 
     /// Makes a server for the programs of the caller, who may. One in a sandbox connects where those programs may.
@@ -178,15 +198,136 @@ impl Tools {
     }
 }
 
+impl ToolCalls for Inner {
+    fn is_offered(&self, who: &Principal) -> bool {
+        self.parts.directory.has_any(who)
+    }
+
+    fn answer(self: Arc<Self>, program: Program, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
+        talk::answer(self, program, messages)
+    }
+}
+
 impl Inner {
     /// The server of this name, for an owner.
     fn server(&self, who: &Principal, name: &str) -> Result<Arc<ServerHandle>, Failure> {
         let found = self.parts.directory.find(who, name);
         found.ok_or_else(|| {
-            let names: Vec<_> = self.parts.directory.of(who).iter().map(|live| live.name().to_string()).collect();
+            let names: Vec<_> = self.parts.directory.of(who).iter().map(|live| live.server.name.to_string()).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let why = format!("There is no tool server `{}`; there are: {there}.", shown(name));
             Failure::new(Code::NotFound, why)
         })
+    }
+}
+
+impl Definition for ServerHandle {
+    const KIND: DefinitionKind = DefinitionKind::ToolServer;
+    const NOUN: &'static str = "tool server";
+    const MADE_MAX: usize = 100;
+    const DEFINITION_BYTES_MAX: usize = 64 << 10;
+    type Parts = ServerConnectors;
+
+    fn name(&self) -> &str {
+        self.server.name.as_str()
+    }
+
+    /// One that did not change keeps its connection.
+    fn read(stored: &StoredDefinition, earlier: Option<&Arc<Self>>, parts: &Self::Parts) -> Result<Arc<Self>, String> {
+        let text = serde_json::from_str(&stored.definition).map_err(|error| error.to_string())?;
+        let server = ToolServer::parse(&stored.name, &text).map_err(|error| error.to_string())?;
+        if let Some(same) = earlier.filter(|live| live.server.text == text && live.secret() == stored.secret) {
+            return Ok(Arc::clone(same));
+        }
+        let removed = earlier.map(|live| live.removed.clone()).unwrap_or_default();
+        Ok(Arc::new(Self::new(server, stored.secret.clone().into(), parts.clone(), removed)))
+    }
+
+    /// Calls that were not sent end: another secret or other rules may hold. Those that were end with a removal.
+    fn ended(&self, is_removed: bool) {
+        self.replaced.cancel();
+        if is_removed {
+            self.removed.cancel();
+        }
+    }
+}
+
+impl Directory {
+    pub fn new(
+        configured: Vec<(ToolServer, SecretString)>,
+        store: Arc<dyn DefinitionStore>,
+        (upstreams, sandboxed): (Arc<dyn Upstreams>, SandboxedServers),
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let connectors = ServerConnectors { upstreams, sandboxed };
+        let live = |(server, secret)| ServerHandle::new(server, secret, connectors.clone(), CancellationToken::new());
+        let configured: Vec<_> = configured.into_iter().map(live).collect();
+        Self::with(configured, store, clock, connectors)
+    }
+
+    /// Those that an owner's programs may call.
+    pub(super) fn of(&self, who: &Principal) -> Vec<Arc<ServerHandle>> {
+        self.all().into_iter().filter(|live| live.server.is_for(who.name())).collect()
+    }
+
+    /// Asked for each run.
+    pub(super) fn has_any(&self, who: &Principal) -> bool {
+        !who.is_self_test() && self.all().iter().any(|live| live.server.is_for(who.name()))
+    }
+
+    pub(super) fn find(&self, who: &Principal, name: &str) -> Option<Arc<ServerHandle>> {
+        self.by_name(name).filter(|live| live.server.is_for(who.name()))
+    }
+
+    /// Ends connections that are not used, where they hold a sandbox.
+    pub(super) fn close_idle(&self) {
+        self.all().iter().for_each(|live| live.close_idle());
+    }
+
+    /// Ends every connection that holds a sandbox.
+    pub(super) async fn stop(&self) {
+        self.parts.sandboxed.stop().await;
+    }
+
+    /// Makes a server, or another one in place of the one of that name; returns the name. `secret` stands for
+    /// `{secret}` in its headers and variables; `None` keeps the one that it has, where its address stays. Calls that
+    /// were sent go on; those that wait to be sent end.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::domain::Code::InvalidArgument) for what it cannot be,
+    /// [`Code::DatabaseUnavailable`](crate::domain::Code::DatabaseUnavailable).
+    pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
+        let server = ToolServer::parse(name, text).map_err(|why| match why {
+            ServerError::Name(_) => Failure::argument("name", why),
+            _ => Failure::argument("server", why),
+        })?;
+        if matches!(server.endpoint, Endpoint::Command(..)) {
+            let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]; with \
+                       `image` it runs in a sandbox";
+            return Err(Failure::argument("server.command", why));
+        }
+        let fits = |secret: &str| secret.len() <= SECRET_BYTES_MAX && !secret.contains(['\0', '\r', '\n']);
+        if secret.is_some_and(|secret| !fits(secret)) {
+            let why = format!("it must be one line of at most {SECRET_BYTES_MAX} bytes");
+            return Err(Failure::argument("secret", why));
+        }
+        // A secret does not follow a server to another address.
+        let kept = |known: Option<&ServerHandle>| {
+            let same = known.filter(|live| live.server.identity() == server.identity());
+            secret.or(same.map(ServerHandle::secret)).unwrap_or_default().to_owned()
+        };
+        self.store(server.name.as_str(), text, kept).await?;
+        Ok(server.name.to_string())
+    }
+
+    /// Deletes a server that was made, by a name as [`Self::put`] takes it; returns the name. Calls under way end.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`](crate::domain::Code::NotFound) for one that was not made,
+    /// [`Code::DatabaseUnavailable`](crate::domain::Code::DatabaseUnavailable).
+    pub async fn remove(&self, name: &str) -> Result<String, Failure> {
+        // A stored one that does not hold may have a name that cannot be one.
+        let name = ServerName::parse(name).map_or_else(|| name.to_owned(), |name| name.to_string());
+        self.delete(&name).await.map(|()| name)
     }
 }

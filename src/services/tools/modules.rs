@@ -37,12 +37,12 @@ use crate::{
 const KEPT_MAX: usize = 100;
 /// Sandboxes that make modules at once: they are outside of the queue of runs.
 const AT_ONCE_MAX: usize = 2;
-/// How long it is not tried again to make modules of definitions for which the program failed: it may have taken all of
-/// its time.
+/// How long after a failure modules of the same definitions are not made again: the program may have taken all of its
+/// time.
 const FAILED: Duration = Duration::from_mins(5);
 /// The longest module, and the longest line that the program prints, in bytes.
 const MODULE_BYTES_MAX: usize = 1 << 20;
-/// What programs import modules by.
+/// What the names of modules begin with in programs.
 const PACKAGE: &str = "mcptools.";
 
 /// A language that modules are made for.
@@ -253,7 +253,7 @@ fn no_tool(server: &str, tool: &str) -> Failure {
 
 pub(super) fn unavailable(live: &ServerHandle, why: &str) -> Failure {
     let why: String = why.chars().filter(|c| !c.is_control()).take(400).collect();
-    Failure::new(Code::ToolUnavailable, format!("The tools of `{}` are not known: {why}.", live.name()))
+    Failure::new(Code::ToolUnavailable, format!("The tools of `{}` are not known: {why}.", live.server.name))
 }
 
 fn failed() -> Failure {

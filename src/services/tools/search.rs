@@ -89,7 +89,7 @@ impl Tools {
             let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python);
             let made = timeout(ANSWER_MAX, made).await.ok().and_then(Result::ok);
             let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
-            let server = live.name().to_string();
+            let server = live.server.name.to_string();
             let tool = &defined.tool;
             let first = tool.description.lines().next().unwrap_or_default();
             Found {
@@ -110,7 +110,7 @@ fn best(words: &[String], answered: Vec<(Arc<ServerHandle>, Arc<Definitions>)>, 
     let mut found = Vec::new();
     for (live, definitions) in answered {
         found.extend(definitions.tools.iter().filter_map(|defined| {
-            let score = score(words, live.name().as_str(), &defined.tool);
+            let score = score(words, live.server.name.as_str(), &defined.tool);
             let matched = || (score, (Arc::clone(&live), Arc::clone(&definitions), Arc::clone(defined)));
             (score > 0 || words.is_empty()).then(matched)
         }));

@@ -26,7 +26,7 @@ use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
         Principal,
-        tools::{Endpoint, Rule, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+        tools::{Endpoint, Rule, Schema, ServerText, Tool, ToolServer, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
     services::shares::Shares,
@@ -71,9 +71,9 @@ pub struct ServerHandle {
     /// A share for each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
     /// It sends no call any more: it was changed, so that another one replaced it, or removed.
-    replaced: CancellationToken,
-    /// Ends its calls, and those that were sent before it was changed: it was removed.
-    removed: CancellationToken,
+    pub(super) replaced: CancellationToken,
+    /// Ends its calls, and those that were sent before it was changed: it was removed. Those that replace it share it.
+    pub(super) removed: CancellationToken,
 }
 
 /// A tool as it can be called.
@@ -229,20 +229,6 @@ impl ServerHandle {
             replaced: removed.child_token(),
             removed,
         }
-    }
-
-    pub(super) fn name(&self) -> &ServerName {
-        &self.server.name
-    }
-
-    /// Ends its calls that were not sent.
-    pub(super) fn end_unsent(&self) {
-        self.replaced.cancel();
-    }
-
-    /// What ends its calls that were sent, and those of the ones that replace it.
-    pub(super) fn removed(&self) -> &CancellationToken {
-        &self.removed
     }
 
     pub(super) fn secret(&self) -> &str {

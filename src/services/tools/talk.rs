@@ -31,10 +31,7 @@ use super::{
 use crate::{
     domain::{Failure, Principal},
     ports::tools::Progress,
-    services::{
-        network::{Program, ToolCalls},
-        shares::Shares,
-    },
+    services::{network::Program, shares::Shares},
 };
 
 /// Calls of one connection under way. What follows is read up to the next call, which waits for one of them to end:
@@ -115,23 +112,22 @@ fn error(id: Option<u64>, code: &str, why: &str) -> Bytes {
     bytes(&json!({"id": id, "error": {"code": code, "message": why}}))
 }
 
-impl ToolCalls for Inner {
-    fn is_offered(&self, who: &Principal) -> bool {
-        self.parts.directory.has_any(who)
-    }
-
-    fn answer(self: Arc<Self>, program: Program, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
-        let (sender, answers) = mpsc::channel(UNREAD_MAX);
-        tokio::spawn(async move {
-            let gone = sender.clone();
-            tokio::select! {
-                () = self.talk(program, messages, sender) => {}
-                // The connection is over; what is under way ends with it.
-                () = gone.closed() => {}
-            }
-        });
-        outgoing(answers)
-    }
+/// Answers the messages of one connection, as [`ToolCalls::answer`](crate::services::network::ToolCalls::answer).
+pub(super) fn answer(
+    tools: Arc<Inner>,
+    program: Program,
+    messages: BoxStream<'static, Bytes>,
+) -> BoxStream<'static, Bytes> {
+    let (sender, answers) = mpsc::channel(UNREAD_MAX);
+    tokio::spawn(async move {
+        let gone = sender.clone();
+        tokio::select! {
+            () = tools.talk(program, messages, sender) => {}
+            // The connection is over; what is under way ends with it.
+            () = gone.closed() => {}
+        }
+    });
+    outgoing(answers)
 }
 
 impl Inner {
@@ -207,7 +203,7 @@ impl Inner {
             }
             Message { module: Some(module), language, .. } => {
                 let language = language.unwrap_or(ModuleLanguage::Python);
-                match self.placed_source(&program.conversation.owner, &module, language).await {
+                match self.source_with_room(&program.conversation.owner, &module, language).await {
                     Ok((source, taken)) => {
                         room = taken;
                         bytes(&json!({"id": id, "source": source}))
@@ -222,7 +218,7 @@ impl Inner {
 
     /// A source, and the permit that is held until it is written. It is made before it takes one: where that takes
     /// long, it holds up no other server's.
-    async fn placed_source(
+    async fn source_with_room(
         self: &Arc<Self>,
         owner: &Principal,
         module: &str,
