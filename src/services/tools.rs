@@ -232,13 +232,14 @@ impl Definition for ServerHandle {
         self.server.name.as_str()
     }
 
-    /// One that did not change keeps its connection.
+    /// One that did not change keeps its connection, and the schemas of its rules are not made again: all are read
+    /// every few seconds.
     fn read(stored: &StoredDefinition, earlier: Option<&Arc<Self>>, parts: &Self::Parts) -> Result<Arc<Self>, String> {
-        let text = serde_json::from_str(&stored.definition).map_err(|error| error.to_string())?;
-        let server = ToolServer::parse(&stored.name, &text).map_err(|error| error.to_string())?;
+        let text: ServerText = serde_json::from_str(&stored.definition).map_err(|error| error.to_string())?;
         if let Some(same) = earlier.filter(|live| live.server.text == text && live.secret() == stored.secret) {
             return Ok(Arc::clone(same));
         }
+        let server = ToolServer::parse(&stored.name, &text).map_err(|error| error.to_string())?;
         let removed = earlier.map(|live| live.removed.clone()).unwrap_or_default();
         Ok(Arc::new(Self::new(server, stored.secret.clone().into(), parts.clone(), removed)))
     }

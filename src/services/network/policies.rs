@@ -25,8 +25,11 @@ impl Definition for Policy {
         &self.name
     }
 
-    fn read(stored: &StoredDefinition, _earlier: Option<&Arc<Self>>, (): &()) -> Result<Arc<Self>, String> {
-        let text = serde_json::from_str(&stored.definition).map_err(|error| error.to_string())?;
+    fn read(stored: &StoredDefinition, earlier: Option<&Arc<Self>>, (): &()) -> Result<Arc<Self>, String> {
+        let text: PolicyText = serde_json::from_str(&stored.definition).map_err(|error| error.to_string())?;
+        if let Some(same) = earlier.filter(|policy| policy.text == text) {
+            return Ok(Arc::clone(same));
+        }
         let why = |error: PolicyError| format!("{}: {error}", error.field());
         Self::parse(&stored.name, &text).map(Arc::new).map_err(why)
     }
