@@ -65,7 +65,7 @@ impl Hints {
 }
 
 /// A tool as its server defines it. All of it is untrusted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tool {
     pub name: String,
     pub title: Option<String>,

@@ -241,7 +241,7 @@ impl Definition for ServerHandle {
         }
         let server = ToolServer::parse(&stored.name, &text).map_err(|error| error.to_string())?;
         let removed = earlier.map(|live| live.removed.clone()).unwrap_or_default();
-        Ok(Arc::new(Self::new(server, stored.secret.clone().into(), parts.clone(), removed)))
+        Ok(Arc::new(Self::new(server, stored.secret.clone().into(), parts, removed)))
     }
 
     /// Calls that were not sent end: another secret or other rules may hold. Those that were end with a removal.
@@ -261,7 +261,7 @@ impl Directory {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let connectors = ServerConnectors { upstreams, sandboxed };
-        let live = |(server, secret)| ServerHandle::new(server, secret, connectors.clone(), CancellationToken::new());
+        let live = |(server, secret)| ServerHandle::new(server, secret, &connectors, CancellationToken::new());
         let configured: Vec<_> = configured.into_iter().map(live).collect();
         Self::with(configured, store, clock, connectors)
     }

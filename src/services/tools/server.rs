@@ -55,11 +55,27 @@ pub struct ServerConnectors {
     pub(super) sandboxed: SandboxedServers,
 }
 
+impl ServerConnectors {
+    fn transport(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Transport {
+        let ServerText { headers, env, .. } = &server.text;
+        let filled = |values| {
+            let filled = ServerText::filled(values, secret.expose_secret());
+            filled.into_iter().map(|(name, value)| (name, value.into())).collect()
+        };
+        match server.endpoint.clone() {
+            Endpoint::Url(url) => Transport::Http { url, headers: filled(headers) },
+            Endpoint::Command(program, arguments) => Transport::Command { program, arguments, env: filled(env) },
+            Endpoint::Sandbox(language) => self.sandboxed.transport(Arc::clone(server), language, secret.clone()),
+        }
+    }
+}
+
 /// A tool server, and its connection where there is one.
 pub struct ServerHandle {
     pub server: Arc<ToolServer>,
     secret: SecretString,
-    connectors: ServerConnectors,
+    upstreams: Arc<dyn Upstreams>,
+    transport: Transport,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
     used: Lock<Instant>,
     /// Why it could not be reached, and when.
@@ -212,13 +228,25 @@ impl ServerHandle {
     pub(super) fn new(
         server: ToolServer,
         secret: SecretString,
-        connectors: ServerConnectors,
+        connectors: &ServerConnectors,
+        removed: CancellationToken,
+    ) -> Self {
+        let server = Arc::new(server);
+        let transport = connectors.transport(&server, &secret);
+        Self::by(server, secret, (Arc::clone(&connectors.upstreams), transport), removed)
+    }
+
+    fn by(
+        server: Arc<ToolServer>,
+        secret: SecretString,
+        (upstreams, transport): (Arc<dyn Upstreams>, Transport),
         removed: CancellationToken,
     ) -> Self {
         Self {
-            server: Arc::new(server),
+            server,
             secret,
-            connectors,
+            upstreams,
+            transport,
             connection: Mutex::new(None),
             used: Lock::new(Instant::now()),
             away: Lock::new(None),
@@ -235,21 +263,6 @@ impl ServerHandle {
         self.secret.expose_secret()
     }
 
-    fn transport(&self) -> Transport {
-        let ServerText { headers, env, .. } = &self.server.text;
-        let filled = |values| {
-            let filled = ServerText::filled(values, self.secret.expose_secret());
-            filled.into_iter().map(|(name, value)| (name, value.into())).collect()
-        };
-        match self.server.endpoint.clone() {
-            Endpoint::Url(url) => Transport::Http { url, headers: filled(headers) },
-            Endpoint::Command(program, arguments) => Transport::Command { program, arguments, env: filled(env) },
-            Endpoint::Sandbox(language) => {
-                self.connectors.sandboxed.transport(Arc::clone(&self.server), language, self.secret.clone())
-            }
-        }
-    }
-
     /// A connection that calls can be made by.
     async fn connected(&self) -> Result<Arc<dyn Upstream>, UpstreamError> {
         let mut connection = self.connection.lock().await;
@@ -264,7 +277,7 @@ impl ServerHandle {
         }
         *connection = None;
         let changed = self.definitions.forgetter();
-        let connected = self.connectors.upstreams.connect(&self.transport(), Arc::clone(&changed)).await;
+        let connected = self.upstreams.connect(&self.transport, Arc::clone(&changed)).await;
         let open = connected.inspect_err(|error| {
             info!(server = %self.server.name, %error, "a tool server could not be reached");
             *self.away.lock() = Some((Instant::now(), error.clone()));
@@ -301,13 +314,16 @@ impl ServerHandle {
         }
     }
 
-    /// Ends the connection to one in a sandbox that is not used.
+    /// Ends the connection to one in a sandbox that is not used. It is called every few seconds, so a call counts as a
+    /// use until about its end.
     pub(super) fn close_idle(&self) {
-        let is_sandboxed = matches!(self.server.endpoint, Endpoint::Sandbox(_));
+        if self.at_once.available_permits() < AT_ONCE_MAX {
+            *self.used.lock() = Instant::now();
+        }
+        let is_sandboxed = matches!(self.transport, Transport::Streams { .. });
         let is_unused = self.used.lock().elapsed() > IDLE_MAX;
         if is_sandboxed
             && is_unused
-            && self.at_once.available_permits() == AT_ONCE_MAX
             && let Ok(mut connection) = self.connection.try_lock()
         {
             *connection = None;

@@ -2,23 +2,16 @@
 
 use std::future::{pending, ready};
 
+use async_trait::async_trait;
 use serde_json::json;
 use tokio::time::{advance, sleep};
 
 use super::*;
-use crate::domain::tools::Hints;
 
 fn definitions<const N: usize>(names: [&str; N], input: &Value) -> Definitions {
     let text = ServerText { url: "https://example.com/mcp".to_owned(), ..ServerText::default() };
     let server = ToolServer::parse("up", &text).expect("a server");
-    let tool = |name: &str| Tool {
-        name: name.to_owned(),
-        title: None,
-        description: String::new(),
-        input: input.clone(),
-        output: None,
-        hints: Hints::default(),
-    };
+    let tool = |name: &str| Tool { name: name.to_owned(), input: input.clone(), ..Tool::default() };
     Definitions::new(&server, names.map(tool).to_vec())
 }
 
@@ -90,4 +83,55 @@ async fn callers_that_waited_fail_together() {
     assert!(answers.iter().all(|answer| answer.as_ref() == Err(&late)));
     advance(FAILED).await;
     assert_eq!(known.get(ready(Ok(1))).await.as_deref(), Ok(&1));
+}
+
+/// A server whose calls take long.
+struct Slow;
+
+#[async_trait]
+impl Upstreams for Slow {
+    async fn connect(&self, _: &Transport, _: Arc<dyn Fn() + Send + Sync>) -> Result<Arc<dyn Upstream>, UpstreamError> {
+        Ok(Arc::new(Self))
+    }
+}
+
+#[async_trait]
+impl Upstream for Slow {
+    async fn tools(&self) -> Result<Vec<Tool>, UpstreamError> {
+        Ok(Vec::new())
+    }
+
+    async fn call(&self, _: &str, _: Map<String, Value>, _: ProgressSink) -> Result<Answer, UpstreamError> {
+        sleep(2 * IDLE_MAX).await;
+        Ok(Answer { is_error: false, structured: None, texts: Vec::new(), attachments: Vec::new() })
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_in_a_sandbox_stays_for_a_while_after_a_long_call() {
+    let (image, command) = ("python".to_owned(), vec!["serve".to_owned()]);
+    let text = ServerText { image, command, call_seconds: Some(3600), ..ServerText::default() };
+    let server = Arc::new(ToolServer::parse("up", &text).expect("a server"));
+    let transport = Transport::Streams { open: Arc::new(|| Box::pin(pending())), secrets: Vec::new() };
+    let live = ServerHandle::by(server, "".into(), (Arc::new(Slow), transport), CancellationToken::new());
+    let owner = Principal::default();
+    let upkeep = async {
+        for _ in 0..10_000 {
+            sleep(Duration::from_secs(2)).await;
+            live.close_idle();
+        }
+    };
+    tokio::select! {
+        called = live.call(&owner, "a", Map::new(), Arc::new(|_| ())) => drop(called.expect("an answer")),
+        () = upkeep => unreachable!("the call ends before"),
+    }
+    live.close_idle();
+    assert!(live.connection.lock().await.is_some(), "it was called until now");
+    advance(IDLE_MAX + Duration::from_secs(1)).await;
+    live.close_idle();
+    assert!(live.connection.lock().await.is_none());
 }
