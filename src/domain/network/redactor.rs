@@ -216,7 +216,7 @@ fn reference(byte: u8, bytes: &[u8]) -> Match {
 }
 
 /// The number that at most four digits are.
-fn number(digits: &[u8], radix: u32) -> Option<u32> {
+pub(super) fn number(digits: &[u8], radix: u32) -> Option<u32> {
     digits.iter().try_fold(0, |value, digit| Some(value * radix + char::from(*digit).to_digit(radix)?))
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Policy, PolicyError, PolicyText, Refusal, Target};
+use super::{Policy, PolicyError, PolicyText, Refusal, Target, redactor::number};
 
 /// How much of a request's method or path a refusal repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
@@ -67,7 +67,7 @@ fn plain(path: &str) -> Option<String> {
     let mut rest = path.as_bytes();
     while let [first, after @ ..] = rest {
         let (byte, is_encoded) = match (first, after) {
-            (b'%', [high, low, ..]) => (hex(*high)? << 4 | hex(*low)?, true),
+            (b'%', [high, low, ..]) => (u8::try_from(number(&[*high, *low], 16)?).ok()?, true),
             (b'%', _) => return None,
             (byte, _) => (*byte, false),
         };
@@ -89,10 +89,6 @@ fn plain(path: &str) -> Option<String> {
     // A slash at the end is a segment of its own, and the root has no other.
     let has_empty = inner.starts_with('/') || inner.contains("//");
     (!has_empty && !inner.split('/').any(is_ambiguous)).then_some(plain)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| value.try_into().ok())
 }
 
 #[cfg(test)]

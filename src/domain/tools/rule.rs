@@ -125,18 +125,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::tools::Hints;
 
     fn tool(name: &str) -> Tool {
-        let input = json!({"type": "object"});
-        Tool {
-            name: name.into(),
-            title: None,
-            description: String::new(),
-            input,
-            output: None,
-            hints: Hints::default(),
-        }
+        Tool { name: name.into(), ..Tool::default() }
     }
 
     #[test]

@@ -11,10 +11,7 @@ use super::{
     modules::ModuleLanguage,
     server::{Defined, Definitions, ServerHandle, ServerState},
 };
-use crate::domain::{
-    Failure, Principal,
-    tools::{Hints, Tool},
-};
+use crate::domain::{Failure, Principal, tools::Tool};
 
 /// What a word counts by where it is found: in the path, the tool's name, the server's, the description. After those of
 /// Cloudflare's code mode.
@@ -98,7 +95,7 @@ impl Tools {
                 tool: tool.name.clone(),
                 about: first.chars().filter(|c| !c.is_control()).take(LINE_CHARS_MAX).collect(),
                 signature: signature.unwrap_or_default(),
-                may_destroy: Hints::may_destroy(&tool.hints),
+                may_destroy: tool.hints.may_destroy(),
             }
         };
         Ok(SearchResult { tools: join_all(found.into_iter().map(one)).await, unanswered })
@@ -159,15 +156,12 @@ fn score(wanted: &[String], server: &str, tool: &Tool) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn the_beginning_of_a_description_is_searched() {
         let scored = |description: String| {
-            let (name, input, hints) = ("tool".to_owned(), json!({"type": "object"}), Hints::default());
-            let tool = Tool { name, title: None, description, input, output: None, hints };
+            let tool = Tool { name: "tool".to_owned(), description, ..Tool::default() };
             score(&["needle".to_owned()], "up", &tool)
         };
         assert!(scored("A needle.".to_owned()) > 0);
