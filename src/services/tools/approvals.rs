@@ -17,6 +17,7 @@ use tracing::warn;
 use crate::{
     domain::{
         Clock, Code, Failure, Principal, StepWatch,
+        text::sha256,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{
@@ -244,7 +245,26 @@ impl Approvals {
     }
 }
 
+/// Names the call. Keys are kept for a while after an answer, and arguments may be long: it is a hash.
 fn key(call: &ProposedCall) -> String {
     let ProposedCall { conversation, server, tool, definition, arguments } = call;
-    format!("{conversation}\0{server}\0{tool}\0{definition}\0{arguments}")
+    sha256(format!("{conversation}\0{server}\0{tool}\0{definition}\0{arguments}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_about_long_arguments_has_a_short_key_of_its_own() {
+        let call = |length: usize| ProposedCall {
+            conversation: "c".parse().expect("a key"),
+            server: "up".to_owned(),
+            tool: "echo".to_owned(),
+            definition: String::new(),
+            arguments: "x".repeat(length),
+        };
+        let [one, other] = [ARGUMENTS_BYTES_MAX, ARGUMENTS_BYTES_MAX - 1].map(|length| key(&call(length)));
+        assert!(one != other && one.len() == 64, "{one} {other}");
+    }
 }
