@@ -278,7 +278,12 @@ impl Files {
     /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
     /// counts as known to the server.
     pub fn collect(&mut self) -> io::Result<Collector> {
-        let Walk { found, left_out } = Walk::of(&self.root)?;
+        let Walk { mut found, left_out, unread, .. } = Walk::of(&self.root)?;
+        // What could not be looked at is not reported as removed, or the server would remove it.
+        let is_unread = |path: &[u8]| unread.iter().any(|folder| is_within(path, folder));
+        for (path, stamp) in self.known.iter().filter(|(path, _)| is_unread(path)) {
+            found.entry(path.clone()).or_insert(*stamp);
+        }
         let known = std::mem::replace(&mut self.known, found);
         let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
         // From the deepest up, so that a folder is empty when its turn comes.
@@ -325,6 +330,11 @@ fn ignore(harmless: Errno, done: Result<(), Errno>) -> Result<(), Errno> {
 fn beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// Whether a path is this folder or below it. An empty folder is the top.
+fn is_within(path: &[u8], folder: &[u8]) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| folder.is_empty() || matches!(rest, [] | [b'/', ..]))
 }
 
 /// The path of the folder of a path, and its last name.

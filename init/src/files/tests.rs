@@ -331,6 +331,37 @@ fn send_what_is_closed(scene: &mut Scene) {
 }
 
 #[test]
+fn what_cannot_be_read_is_not_reported_as_removed() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut scene = Scene::new();
+    // Another thread has root's right to read it.
+    std::thread::scope(|scope| scope.spawn(|| keep_what_cannot_be_read(&mut scene)).join().expect("it passes"));
+}
+
+fn keep_what_cannot_be_read(scene: &mut Scene) {
+    for path in ["closed/in/a", "closed/b", "closed beside", "open/c"] {
+        scene.write(path, "one");
+    }
+    let closed = scene.from.path().join("closed");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("a mode");
+    assert_eq!(scene.round(), (0, 0));
+    std::os::unix::fs::chown(&closed, Some(4242), None).expect("another user's");
+    let mut sets = capabilities(None).expect("its capabilities");
+    let rights = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::FOWNER;
+    sets.effective.remove(rights);
+    set_capabilities(None, sets).expect("fewer capabilities");
+    scene.write("open/c", "two");
+    assert_eq!(scene.round(), (1, 0));
+    sets.effective |= rights;
+    set_capabilities(None, sets).expect("all capabilities");
+    std::os::unix::fs::chown(&closed, Some(0), None).expect("its own again");
+    assert_eq!(scene.collected().len(), 1, "nothing was changed");
+    scene.assert_same();
+}
+
+#[test]
 fn file_that_was_not_found_as_it_was_to_be_sent_travels_with_the_next_round() {
     let mut scene = Scene::new();
     scene.write("d/a", "one");

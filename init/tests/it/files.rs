@@ -116,6 +116,21 @@ fn changes_are_sent_on_request_while_the_program_runs() {
 }
 
 #[test]
+fn deep_folders_travel_with_the_lowest_limit_on_open_files() {
+    let data = tempfile::tempdir().expect("a folder");
+    let limited = ["sh", "-c", "ulimit -n 32; exec \"$@\"", "sh"];
+    let mut init = Init::with(&limited, &["--data", data.path().to_str().expect("text")], &["bash"]);
+    let folder = ["d"; 31].join("/");
+    let file = format!("{folder}/file");
+    init.send(&[entry(0o100_644, &file), bytes(b"1"), end()].concat());
+    init.send(&request("{}", &format!("cd {}/{folder}; echo -n 2 >> file", data.path().display())));
+    let (changes, _) = changes(&mut init);
+    assert_eq!((changes.gone.len(), changes.left_out), (0, 0));
+    assert_eq!(changes.entries[&file], b"12");
+    assert_eq!(init.status(), 0);
+}
+
+#[test]
 fn slow_reader_of_the_files_gets_all_of_them() {
     let data = tempfile::tempdir().expect("a folder");
     let mut init = init(&data);
