@@ -64,13 +64,13 @@ use crate::{
     },
 };
 
-/// One conversation's folder, held open.
-#[derive(Debug)]
+/// One conversation's folder, held open. A clone has the same handles.
+#[derive(Debug, Clone)]
 struct Folder {
     /// `{root}/{id}`: ours.
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     /// `{root}/{id}/files`: theirs.
-    files: OwnedFd,
+    files: Arc<OwnedFd>,
     incoming: Arc<OwnedFd>,
     trash: Arc<OwnedFd>,
     data_dir: PathBuf,
@@ -113,12 +113,13 @@ impl ConversationFolder for Folder {
     }
 
     fn write(&self, path: &SafePath, bytes: &[u8]) -> FsResult<Entry> {
-        let mut whole = Incoming::file(self).map_err(not_written)?;
-        whole.append(bytes).and_then(|()| whole.persist(path)).map_err(not_written)
+        let mut whole = self.incoming()?;
+        whole.append(bytes)?;
+        whole.persist(path)
     }
 
-    fn incoming(self: Box<Self>) -> FsResult<Box<dyn IncomingFile>> {
-        Ok(Box::new(Incoming::file(*self).map_err(not_written)?))
+    fn incoming(&self) -> FsResult<Box<dyn IncomingFile>> {
+        Ok(Box::new(Incoming::new(self.clone()).map_err(not_written)?))
     }
 
     fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {

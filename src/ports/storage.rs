@@ -125,7 +125,7 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     fn write(&self, path: &SafePath, bytes: &[u8]) -> FsResult<Entry>;
 
     /// Begins a file that is written piece by piece.
-    fn incoming(self: Box<Self>) -> FsResult<Box<dyn IncomingFile>>;
+    fn incoming(&self) -> FsResult<Box<dyn IncomingFile>>;
 
     /// Gives a file, a link (not its target) or a folder with its contents another path, in one step, and creates
     /// missing folders. What has that path stays, and the move fails, unless it is no folder and is to be replaced.

@@ -3,7 +3,6 @@
 
 use std::{
     any::Any,
-    borrow::Borrow,
     fs::File,
     io::{self, Seek as _, SeekFrom, Write as _},
     os::fd::OwnedFd,
@@ -164,40 +163,35 @@ fn blocked(errno: Errno) -> StorageError {
 
 /// A file that is not in place yet; removed when dropped before.
 #[derive(Debug)]
-pub(super) struct Incoming<F: Borrow<Folder>> {
-    conversation: F,
+pub(super) struct Incoming {
+    conversation: Folder,
     name: String,
     handle: File,
     moved: bool,
 }
 
-impl<F: Borrow<Folder>> Incoming<F> {
+impl Incoming {
     /// An empty file.
-    pub(super) fn file(conversation: F) -> Result<Self, Errno> {
-        let (folder, name) = (conversation.borrow(), fresh_name());
-        let handle = new_file(folder.to_write_in()?, &name)?;
-        Self { conversation, name, handle: handle.into(), moved: false }.handed_over()
+    pub(super) fn new(conversation: Folder) -> Result<Self, Errno> {
+        let name = fresh_name();
+        let handle = new_file(conversation.to_write_in()?, &name)?.into();
+        Self { conversation, name, handle, moved: false }.handed_over()
     }
 
     fn handed_over(self) -> Result<Self, Errno> {
-        self.conversation.borrow().handover.apply(&self.handle, 0o644)?;
+        self.conversation.handover.apply(&self.handle, 0o644)?;
         Ok(self)
     }
 
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.handle.write_all(bytes).map_err(|error| errno_of(&error))
-    }
-
     /// Moves the file to its place, through a handle of its folder.
-    pub(super) fn persist(mut self, path: &SafePath) -> Result<Entry, Errno> {
-        let conversation = self.conversation.borrow();
+    fn try_persist(&mut self, path: &SafePath) -> Result<Entry, Errno> {
         let (folder, name) = path.split_last();
         // Not before: what arrives is checked against the quota, and what it replaces is still there.
-        claim(&self.handle, &conversation.files)?;
+        claim(&self.handle, &self.conversation.files)?;
         for _ in 0..TRIES {
-            let parent = conversation.folder(folder)?;
+            let parent = self.conversation.folder(folder)?;
             let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-            match rustix::fs::renameat(&conversation.incoming, &self.name, &parent, name) {
+            match rustix::fs::renameat(&self.conversation.incoming, &self.name, &parent, name) {
                 Ok(()) => {
                     let stat = rustix::fs::statx(&self.handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
                     self.moved = true;
@@ -212,22 +206,20 @@ impl<F: Borrow<Folder>> Incoming<F> {
         }
         Err(Errno::NOTDIR)
     }
-}
 
-impl Incoming<Folder> {
     /// The same in the folder of another disk. A deleted disk is there as long as a file of it is open.
     fn copied_to(&self, there: Folder) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let whole = rustix::fs::openat(&self.conversation.incoming, &self.name, flags, Mode::empty())?;
-        let mut copy = Self::file(there)?;
+        let mut copy = Self::new(there)?;
         io::copy(&mut File::from(whole), &mut copy.handle).map_err(|error| errno_of(&error))?;
         Ok(copy)
     }
 }
 
-impl IncomingFile for Incoming<Folder> {
+impl IncomingFile for Incoming {
     fn append(&mut self, bytes: &[u8]) -> FsResult<()> {
-        Incoming::append(self, bytes).map_err(not_written)
+        self.handle.write_all(bytes).map_err(|error| not_written(errno_of(&error)))
     }
 
     fn extend(&mut self, length: u64) -> FsResult<()> {
@@ -257,16 +249,16 @@ impl IncomingFile for Incoming<Folder> {
         Ok(Box::new((*self).handed_over().map_err(not_written)?))
     }
 
-    fn persist(self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
-        Incoming::persist(*self, path).map_err(not_written)
+    fn persist(mut self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
+        self.try_persist(path).map_err(not_written)
     }
 }
 
-impl<F: Borrow<Folder>> Drop for Incoming<F> {
+impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.moved {
             // What remains is removed at the next start.
-            let _ = rustix::fs::unlinkat(&self.conversation.borrow().incoming, &self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.conversation.incoming, &self.name, AtFlags::empty());
         }
     }
 }

@@ -145,9 +145,9 @@ impl DiskStorage {
             let Ok(files) = open_own(&top, FILES) else { continue };
             let (incoming, trash) = (own_folder(&top, ".incoming")?, own_folder(&top, ".trash")?);
             let folder = Folder {
-                dir: folder,
+                dir: Arc::new(folder),
                 handover: self.handover_in(&files)?,
-                files,
+                files: Arc::new(files),
                 incoming: Arc::new(incoming),
                 trash: Arc::new(trash),
                 data_dir: path.join(POINT).join(FILES),

@@ -188,9 +188,9 @@ impl DiskStorage {
             other => other?,
         };
         Ok(Folder {
-            dir,
+            dir: Arc::new(dir),
             handover: self.handover_in(&files)?,
-            files,
+            files: Arc::new(files),
             incoming: Arc::clone(&self.incoming),
             trash: Arc::clone(&self.trash),
             data_dir: path.join("files"),

@@ -153,7 +153,7 @@ fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
 
 fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError> {
     let failed = failed(&file.key);
-    let mut incoming = store.open(&file.key).and_then(there).and_then(ConversationFolder::incoming).map_err(&failed)?;
+    let mut incoming = in_folder(store, &file.key, |folder| folder.incoming())?;
     let mut piece = vec![0; PIECE_BYTES];
     for part in &file.data {
         incoming.extend(part.start).map_err(&failed)?;
@@ -170,18 +170,13 @@ fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError
     incoming.persist(&file.path).map(drop).map_err(&failed)
 }
 
-type Folder = Box<dyn ConversationFolder>;
-
-fn there(folder: Option<Folder>) -> FsResult<Folder> {
-    folder.ok_or(StorageError::NotFound)
-}
-
-fn in_folder(
+fn in_folder<T>(
     store: &dyn Storage,
     key: &ConversationKey,
-    step: impl FnOnce(&Folder) -> FsResult<()>,
-) -> Result<(), BackupError> {
-    store.open(key).and_then(there).and_then(|folder| step(&folder)).map_err(failed(key))
+    step: impl FnOnce(Box<dyn ConversationFolder>) -> FsResult<T>,
+) -> Result<T, BackupError> {
+    let folder = store.open(key).and_then(|folder| folder.ok_or(StorageError::NotFound));
+    folder.and_then(step).map_err(failed(key))
 }
 
 fn failed(key: &ConversationKey) -> impl Fn(StorageError) -> BackupError {

@@ -290,7 +290,7 @@ fn unfinished_files_take_no_room_of_a_disk_that_is_still_mounted() {
     let most = Usage { bytes: 32 << 20, entries: 500 };
     let storage = DiskStorage::at(&root.path().join("root"), users()).and_then(|storage| storage.with_own_disks(&most));
     let storage = storage.expect("a root");
-    let mut writing = Incoming::file(storage.try_create(&id("c")).expect("a conversation")).expect("a file");
+    let mut writing = storage.create(&id("c")).and_then(|conversation| conversation.incoming()).expect("a file");
     let left = root.path().join("root/c/disk/.incoming/unfinished");
     fs::write(&left, vec![1; 1 << 20]).expect("a file");
     drop(storage.enter(&id("c")).expect("still mounted"));
