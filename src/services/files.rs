@@ -208,13 +208,6 @@ impl Files {
         }
     }
 
-    /// Announces what a step changes in one conversation: a file, or a folder with all in it; `None` for all files. It
-    /// belongs into the step, which ends also when its caller goes away, and waits for no reader of the owner's ring.
-    fn announcer(&self, conversation: &ConversationKey) -> impl Fn(Option<&SafePath>) + Send + use<> {
-        let (changes, conversation) = (Arc::clone(&self.changes), conversation.clone());
-        move |path| changes.announce(&conversation, path)
-    }
-
     /// Ends the background work of the storage; the next start continues it.
     pub async fn close(&self) {
         let closed = self.blocking(|store| {
@@ -243,8 +236,8 @@ impl Files {
             room = [share.ok(), Arc::clone(&self.long_reads).acquire_owned().await.ok()];
         }
         let wanted_path = path.clone();
-        let read = self.existing(conversation, move |there| {
-            let OpenFile { mut file, size, .. } = there.read(&wanted_path)?;
+        let read = self.step(conversation, move |at| {
+            let OpenFile { mut file, size, .. } = at.existing()?.read(&wanted_path)?;
             let mut bytes = Vec::new();
             let read = file.seek(SeekFrom::Start(offset.min(size)));
             let read = read.and_then(|_| file.take(bytes_max).read_to_end(&mut bytes));
@@ -258,40 +251,33 @@ impl Files {
 
     /// Deletes a conversation with all its files. `false` when there was none. The caller holds its lock.
     pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
-        let (id, announce, quota) = (conversation.clone(), self.announcer(conversation), Arc::clone(&self.quota));
-        let step = move |store: &dyn Storage| {
-            let removed = store.remove(&id)?;
-            quota.forget(&id);
+        let quota = Arc::clone(&self.quota);
+        let step = move |at: &Step<'_>| {
+            let removed = at.store.remove(at.id)?;
+            quota.forget(at.id);
             if removed {
-                announce(None);
+                at.announce(None);
             }
             Ok(removed)
         };
         self.step(conversation, step).await
     }
 
-    /// A step on an existing conversation.
-    async fn existing<T: Send + 'static>(
-        &self,
-        conversation: &ConversationKey,
-        step: impl FnOnce(&dyn ConversationFolder) -> FsResult<T> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let id = conversation.clone();
-        let step = move |store: &dyn Storage| Ok(store.open(&id)?.map(|there| step(there.as_ref())).transpose()?);
-        let done = self.step(conversation, step);
-        done.await?.ok_or_else(no_files)
-    }
-
-    /// A step on the storage for a conversation, which counts against [`CONVERSATION_STEPS_MAX`] too: one with slow
-    /// steps leaves most of them to others.
+    /// A step on a conversation, which counts against [`CONVERSATION_STEPS_MAX`] too: one with slow steps leaves most
+    /// of them to others.
     async fn step<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
-        step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
+        step: impl FnOnce(&Step<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         self.uses.note(conversation, self.clock.unix_s());
         let permit = self.conversation_steps.of(conversation).acquire_owned().await;
-        self.owner_step(&conversation.owner, holding(permit, step)).await
+        let (id, changes) = (conversation.clone(), Arc::clone(&self.changes));
+        let step = move |store: &dyn Storage| {
+            let _permit = permit;
+            step(&Step { store, id: &id, changes: &changes })
+        };
+        self.owner_step(&conversation.owner, step).await
     }
 
     /// A step on the storage for an owner, which counts against [`OWNER_STEPS_MAX`] too.
@@ -301,7 +287,11 @@ impl Files {
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let permit = self.owner_steps.of(owner).acquire_owned().await;
-        self.blocking(holding(permit, step)).await
+        let step = move |store: &dyn Storage| {
+            let _permit = permit;
+            step(store)
+        };
+        self.blocking(step).await
     }
 
     /// A step on the storage, on a blocking thread. It counts against [`STEPS_MAX`] until it has ended, also when its
@@ -312,7 +302,10 @@ impl Files {
     ) -> Result<T, Failure> {
         let internal = || Failure::new(Code::Internal, "The server could not use its files: its log says why.");
         let (permit, store) = (Arc::clone(&self.steps).acquire_owned().await, Arc::clone(&self.store));
-        let done = tokio::task::spawn_blocking(move || holding(permit, step)(store.as_ref()));
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            step(store.as_ref())
+        });
         done.await.unwrap_or_else(|_| Err(internal()))
     }
 
@@ -321,21 +314,38 @@ impl Files {
         self.clock.unix_s().saturating_add(ttl_s)
     }
 
-    fn entry(&self, conversation: &ConversationKey, entry: Entry, url_expires_unix_s: i64) -> FileEntry {
+    fn entry(&self, conversation: &ConversationKey, entry: Entry) -> FileEntry {
         let Entry { path, size, modified_unix_s, change } = entry;
+        let url_expires_unix_s = self.url_expires_unix_s();
         let url = self.signer.mint(conversation, &path, url_expires_unix_s);
         FileEntry { path, size, change, modified_unix_s, url, url_expires_unix_s }
     }
 }
 
-/// A step that has its permit until it has ended.
-fn holding<T>(
-    permit: impl Send + 'static,
-    step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
-) -> impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static {
-    move |store| {
-        let _permit = permit;
-        step(store)
+/// One conversation for a step on a blocking thread.
+struct Step<'a> {
+    store: &'a dyn Storage,
+    id: &'a ConversationKey,
+    changes: &'a Announcements,
+}
+
+impl Step<'_> {
+    fn open(&self) -> FsResult<Option<Box<dyn ConversationFolder>>> {
+        self.store.open(self.id)
+    }
+
+    fn existing(&self) -> Result<Box<dyn ConversationFolder>, Failure> {
+        self.open()?.ok_or_else(no_files)
+    }
+
+    fn create(&self) -> FsResult<Box<dyn ConversationFolder>> {
+        self.store.create(self.id)
+    }
+
+    /// Announces what the step changes: a file, or a folder with all in it; `None` for all files. In the step, since
+    /// that ends also when its caller goes away. Waits for no reader.
+    fn announce(&self, path: Option<&SafePath>) {
+        self.changes.announce(self.id, path);
     }
 }
 

@@ -20,10 +20,11 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, write::FOLDER_BYTES};
+use super::{Download, Files, Step, write::FOLDER_BYTES};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{ConversationFolder, FileFilter, FsResult, ListBounds, Listing, Usage},
+    services::quota::Writer,
 };
 
 /// The maximum number of files and folders in one archive.
@@ -91,22 +92,21 @@ impl Files {
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let (items, more) = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
-        let announce = self.announcer(conversation);
-        self.writing(conversation, more, move |there| write(there, &items, &announce)).await
+        let step = move |at: &Step<'_>, writer: &Writer| {
+            writer.reserve(&more)?;
+            Ok(at.write(|there| write(at, there, &items))?)
+        };
+        self.write_step(conversation, step).await
     }
 }
 
-fn write(
-    conversation: &dyn ConversationFolder,
-    items: &[Item],
-    announce: &impl Fn(Option<&SafePath>),
-) -> FsResult<Imported> {
+fn write(at: &Step<'_>, conversation: &dyn ConversationFolder, items: &[Item]) -> FsResult<Imported> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for Item { path, bytes } in items {
         if let Some(bytes) = bytes {
             imported.bytes += conversation.write(path, bytes)?.size;
             imported.files += 1;
-            announce(Some(path));
+            at.announce(Some(path));
         } else {
             conversation.make_folders(path)?;
         }
@@ -240,7 +240,7 @@ impl Packing {
     async fn list(&self, after: Option<SafePath>) -> Result<Listing, Failure> {
         let bounds = ListBounds { entries_max: self.left, bytes_max: NAMES_BYTES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
         let filter = FileFilter { after, ..FileFilter::default() };
-        self.files.existing(&self.conversation, move |there| there.page(bounds, &filter)).await
+        self.files.step(&self.conversation, move |at| Ok(at.existing()?.page(bounds, &filter)?)).await
     }
 
     fn add(&mut self, listing: Listing) {

@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use self::sending::{SendError, found, send};
-use super::{Files, write::space};
+use super::{Files, Step, write::space};
 use crate::{
     domain::{Change, Code, ConversationKey, DiskLimit, Failure, SafePath, text::chain},
-    ports::storage::{ConversationFolder, FileFilter, IncomingFile, ListBounds, Storage, StorageError},
+    ports::storage::{ConversationFolder, FileFilter, IncomingFile, ListBounds, StorageError},
     services::{files::FileList, frames::FileMessage, quota::Writer},
 };
 
@@ -88,9 +88,8 @@ impl Files {
         file_bytes_max: u64,
         frames: mpsc::Sender<Bytes>,
     ) -> Result<(), Failure> {
-        let id = conversation.clone();
-        let step = move |store: &dyn Storage| {
-            let there = store.open(&id)?;
+        let step = move |at: &Step<'_>| {
+            let there = at.open()?;
             let found = there.as_deref().map(|there| found(there, room_bytes, file_bytes_max)).transpose()?;
             Ok((there, found.unwrap_or_default()))
         };
@@ -184,18 +183,18 @@ impl IncomingFiles {
         let held = mem::take(&mut self.held);
         self.held_bytes = 0;
         let conversation = incoming.conversation.clone();
-        let step = move |store: &dyn Storage| {
+        let step = move |at: &Step<'_>| {
             for message in held {
                 if !matches!(message, FileMessage::Bytes(_)) {
                     // Why that one was not stored says nothing about this one.
-                    let done = incoming.close(store);
+                    let done = incoming.close(at);
                     incoming.note_error(done)?;
                 }
-                let done = incoming.message(store, message);
+                let done = incoming.message(at, message);
                 incoming.note_error(done)?;
             }
             if is_last {
-                let done = incoming.close(store).and_then(|()| incoming.set_modes(store));
+                let done = incoming.close(at).and_then(|()| incoming.set_modes(at));
                 incoming.note_error(done)?;
             }
             Ok(incoming)
@@ -253,7 +252,7 @@ impl IncomingWrites {
         Ok(())
     }
 
-    fn message(&mut self, store: &dyn Storage, message: FileMessage) -> Result<(), Failure> {
+    fn message(&mut self, at: &Step<'_>, message: FileMessage) -> Result<(), Failure> {
         if self.returned.limit.is_some() {
             return Ok(());
         }
@@ -263,12 +262,12 @@ impl IncomingWrites {
                 if !self.returned.carried.0.contains_key(&path) && !self.modes.contains_key(&path) {
                     self.writer.reserve(&space(&path, None))?;
                 }
-                self.open_parents(store, &path)?;
-                store.create(&self.conversation)?.make_folders(&path)?;
+                self.open_parents(at, &path)?;
+                at.create()?.make_folders(&path)?;
                 self.modes.insert(path, mode);
             }
             FileMessage::Entry { is_folder: false, mode, modified_unix_s, path } => {
-                let (path, file) = (safe(&path)?, store.create(&self.conversation)?.incoming()?);
+                let (path, file) = (safe(&path)?, at.create()?.incoming()?);
                 self.open = Some(Open { path, mode, modified_unix_s, bytes: 0, file });
             }
             FileMessage::Bytes(piece) => {
@@ -278,25 +277,25 @@ impl IncomingWrites {
                 self.writer.check(&space(&open.path, Some(open.bytes)))?;
                 open.file.append(&piece)?;
             }
-            FileMessage::Gone(path) => self.remove(store, &safe(&path)?)?,
+            FileMessage::Gone(path) => self.remove(at, &safe(&path)?)?,
             FileMessage::End { left_out } => self.returned.left_out += left_out,
             FileMessage::Taken { .. } => {}
         }
         Ok(())
     }
 
-    fn close(&mut self, store: &dyn Storage) -> Result<(), Failure> {
+    fn close(&mut self, at: &Step<'_>) -> Result<(), Failure> {
         let Some(Open { path, mode, modified_unix_s, bytes, mut file }) = self.open.take() else { return Ok(()) };
         let bytes = if file.is_counted() { 0 } else { bytes };
         self.writer.reserve(&space(&path, Some(bytes)))?;
-        self.open_parents(store, &path)?;
+        self.open_parents(at, &path)?;
         file.set_attributes(mode, modified_unix_s)?;
         let entry = file.persist(&path)?;
         if entry.change == Change::Changed {
             self.returned.replaced.insert(path.clone());
         }
         // A client that was faster has replaced it: then it is sent again.
-        if let Some(Ok(open)) = store.open(&self.conversation)?.map(|there| there.read(&path))
+        if let Some(Ok(open)) = at.open()?.map(|there| there.read(&path))
             && let Ok(about) = open.file.metadata()
         {
             self.returned.carried.0.insert(path, Stamp::of_file(&about));
@@ -304,11 +303,11 @@ impl IncomingWrites {
         Ok(())
     }
 
-    fn remove(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
-        self.open_parents(store, path)?;
+    fn remove(&mut self, at: &Step<'_>, path: &SafePath) -> Result<(), Failure> {
+        self.open_parents(at, path)?;
         let was = self.returned.carried.0.remove(path);
         let was_folder = was.is_some_and(|stamp| stamp.file.is_none());
-        let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
+        let Some(there) = at.open()? else { return Ok(()) };
         let bounds = ListBounds { entries_max: 1, bytes_max: 1, depth_max: 64 };
         let inside = FileFilter { folder: Some(path.clone()), ..FileFilter::default() };
         if was_folder && !there.page(bounds, &inside)?.entries.is_empty() {
@@ -330,12 +329,12 @@ impl IncomingWrites {
 
     /// Opens the folders above a path that an earlier program closed to writes. The last one may have opened them only
     /// while it ran.
-    fn open_parents(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
+    fn open_parents(&mut self, at: &Step<'_>, path: &SafePath) -> Result<(), Failure> {
         for folder in path.folders() {
             let stamp = self.returned.carried.0.get(&folder).filter(|stamp| stamp.file.is_none());
             let Some(mode) = stamp.map(|stamp| stamp.mode).filter(|mode| mode & 0o300 != 0o300) else { continue };
             if !self.opened.contains_key(&folder)
-                && let Some(there) = store.open(&self.conversation)?
+                && let Some(there) = at.open()?
                 && there.set_folder_mode(&folder, mode | 0o700).is_ok()
             {
                 self.opened.insert(folder, mode);
@@ -344,8 +343,8 @@ impl IncomingWrites {
         Ok(())
     }
 
-    fn set_modes(&mut self, store: &dyn Storage) -> Result<(), Failure> {
-        let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
+    fn set_modes(&mut self, at: &Step<'_>) -> Result<(), Failure> {
+        let Some(there) = at.open()? else { return Ok(()) };
         let (received, mut modes) = (mem::take(&mut self.modes), mem::take(&mut self.opened));
         modes.extend(received.iter().map(|(path, mode)| (path.clone(), *mode)));
         for (path, mode) in modes.into_iter().rev() {

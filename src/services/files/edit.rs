@@ -4,13 +4,11 @@ use std::io::Read as _;
 
 use tracing::debug;
 
-use super::{
-    Files, no_files,
-    write::{space, written},
-};
+use super::{Files, Step, write::space};
 use crate::{
     domain::{Code, ConversationKey, Failure, FileEntry, SafePath},
-    ports::storage::{OpenFile, Storage, StorageError},
+    ports::storage::{OpenFile, StorageError},
+    services::quota::Writer,
 };
 
 /// How a text changes.
@@ -77,11 +75,10 @@ impl Files {
         let _held = self.hold(&conversation.owner, bytes)?;
         debug!(%conversation, "edit a file");
         let bytes_max = self.options.write_bytes_max;
-        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
-        let writer = self.quota.writer(conversation).await;
+        let path = path.clone();
         // One step, so that no text is in memory while it waits for a second one.
-        let step = move |store: &dyn Storage| {
-            let OpenFile { file, etag, .. } = store.open(&id)?.ok_or_else(no_files)?.read(&path)?;
+        let step = move |at: &Step<'_>, writer: &Writer| {
+            let OpenFile { file, etag, .. } = at.existing()?.read(&path)?;
             let mut bytes = Vec::new();
             let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
             read.map_err(|source| StorageError::Io { act: "read", source })?;
@@ -90,9 +87,9 @@ impl Files {
                 .map_err(|_| Failure::argument("path", "the file is not text in UTF-8: change it with a program"))?;
             let text = change.apply(text, bytes_max)?;
             writer.reserve(&space(&path, Some(text.len() as u64)))?;
-            let entry = written(store, &id, |there| match there.read(&path) {
+            let entry = at.write(|there| match there.read(&path) {
                 Ok(now) if now.etag == etag => {
-                    there.write(&path, text.as_bytes()).inspect(|_| announce(Some(&path))).map(Some)
+                    there.write(&path, text.as_bytes()).inspect(|_| at.announce(Some(&path))).map(Some)
                 }
                 Ok(_) | Err(StorageError::NotFound) => Ok(None),
                 Err(error) => Err(error),
@@ -100,8 +97,8 @@ impl Files {
             let changed = || Failure::argument("path", "the file changed while it was edited: read it again");
             entry.ok_or_else(changed)
         };
-        let entry = self.step(conversation, step).await?;
-        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+        let entry = self.write_step(conversation, step).await?;
+        Ok(self.entry(conversation, entry))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use tracing::debug;
 
-use super::{Files, FilesOptions};
+use super::{Files, FilesOptions, Step};
 use crate::{
     domain::{Change, ConversationKey, Failure, FileEntry, SafePath, text::json_bytes},
-    ports::storage::{FileFilter, ListBounds, Listing, Mark, Skipped, Storage},
+    ports::storage::{FileFilter, ListBounds, Listing, Mark, Skipped},
     services::fitting,
 };
 
@@ -55,17 +55,8 @@ impl Files {
         debug!(%conversation, "list files");
         let entries_max = query.limit.unwrap_or(usize::MAX).min(self.options.entries_max);
         let bounds = ListBounds { entries_max, ..self.bounds() };
-        let (id, filter) = (conversation.clone(), query.filter);
-        let first = filter.after.is_none();
-        let step = move |store: &dyn Storage| {
-            let there = store.open(&id)?;
-            Ok(there.map(|there| there.page(bounds, &filter)).transpose()?)
-        };
-        let Some(mut listing) = self.step(conversation, step).await? else { return Ok(FileList::default()) };
-        if !first {
-            // The first page names them.
-            listing.skipped.clear();
-        }
+        let page = move |at: &Step<'_>| Ok(at.open()?.map(|there| there.page(bounds, &query.filter)).transpose()?);
+        let listing = self.step(conversation, page).await?.unwrap_or_default();
         Ok(self.file_list(conversation, listing))
     }
 
@@ -116,11 +107,9 @@ impl Files {
     /// # Errors
     /// When the disk fails.
     pub async fn changed_since(&self, conversation: &ConversationKey, mark: Mark) -> Result<FileList, Failure> {
-        let (id, bounds) = (conversation.clone(), self.bounds());
-        let listed = self.step(conversation, move |store| {
-            Ok(store.open(&id)?.map(|there| there.list(bounds, Some(mark))).transpose()?)
-        });
-        let Some(listing) = listed.await? else { return Ok(FileList::default()) };
+        let bounds = self.bounds();
+        let list = move |at: &Step<'_>| Ok(at.open()?.map(|there| there.list(bounds, Some(mark))).transpose()?);
+        let Some(listing) = self.step(conversation, list).await? else { return Ok(FileList::default()) };
         self.quota.measured(conversation, listing.usage);
         Ok(self.file_list(conversation, listing))
     }
@@ -133,8 +122,7 @@ impl Files {
     /// What one answer holds of a listing, with links.
     fn file_list(&self, conversation: &ConversationKey, listing: Listing) -> FileList {
         let Listing { entries, changed, more, truncated, skipped, .. } = listing;
-        let expires = self.url_expires_unix_s();
-        let files = entries.into_iter().map(|entry| self.entry(conversation, entry, expires)).collect();
+        let files = entries.into_iter().map(|entry| self.entry(conversation, entry)).collect();
         let (files, cut) = within(files, LISTING_BYTES_MAX, FileEntry::wire_bytes);
         let (skipped, skipped_cut) = within(skipped, SKIPPED_BYTES_MAX, |one| json_bytes(&one.path) + 32);
         let after = files.last().filter(|_| more || cut).map(|last: &FileEntry| last.path.clone());

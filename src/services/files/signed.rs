@@ -25,9 +25,8 @@ impl Files {
     pub async fn open_signed(&self, link: Option<SignedLink>) -> Result<Download, Failure> {
         let LinkTarget::File(conversation, path) = self.target(link)? else { return Err(refused(Rejected::Purpose)) };
         let name = path.name().to_vec();
-        let id = conversation.clone();
-        let opened = self.step(&conversation, move |store| {
-            let read = store.open(&id)?.ok_or(StorageError::NotFound)?.read(&path);
+        let opened = self.step(&conversation, move |at| {
+            let read = at.open()?.ok_or(StorageError::NotFound)?.read(&path);
             Ok(read.map_err(|error| match error {
                 StorageError::NotAFile | StorageError::Denied { .. } => StorageError::NotFound,
                 other => other,
@@ -99,7 +98,7 @@ impl Files {
     pub async fn open(&self, conversation: &ConversationKey, path: &SafePath) -> Result<Download, Failure> {
         debug!(%conversation, "open a file");
         let (path, name) = (path.clone(), path.name().to_vec());
-        let opened = self.existing(conversation, move |there| there.read(&path)).await?;
+        let opened = self.step(conversation, move |at| Ok(at.existing()?.read(&path)?)).await?;
         Ok(Download::new(name, opened))
     }
 }

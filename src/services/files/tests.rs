@@ -312,7 +312,7 @@ async fn assert_steps_are_left(slow: &[&str], most: usize) {
         .map(|slow| {
             let (files, slow, is_open) = (Arc::clone(&files), key(slow), Arc::clone(&is_open));
             tokio::spawn(async move {
-                let step = move |_: &dyn Storage| {
+                let step = move |_: &Step<'_>| {
                     while !is_open.load(Ordering::SeqCst) {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -375,9 +375,8 @@ fn changes_of_other_owners_make_no_reader_miss_any() {
     let (_root, _, files) = files(FilesOptions::default());
     let [ann, bob] = ["@ann/c", "@bob/c"].map(key);
     let mut changes = files.changes(&ann.owner);
-    files.announcer(&ann)(None);
-    let of_bob = files.announcer(&bob);
-    (0..=announce::BEHIND_MAX).for_each(|_| of_bob(None));
+    files.changes.announce(&ann, None);
+    (0..=announce::BEHIND_MAX).for_each(|_| files.changes.announce(&bob, None));
     assert_eq!(changes.try_recv(), Ok(Changed::of(&ann, None)));
     assert!(changes.try_recv().is_err(), "another owner's change came");
 }

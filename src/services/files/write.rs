@@ -6,11 +6,11 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tracing::debug;
 
-use super::{Files, no_files};
+use super::{Files, Step};
 use crate::{
     domain::{Code, ConversationKey, Failure, FileEntry, Principal, SafePath},
-    ports::storage::{ConversationFolder, FsResult, Storage, StorageError, Usage},
-    services::shares::HeldMemory,
+    ports::storage::{ConversationFolder, FsResult, StorageError, Usage},
+    services::{quota::Writer, shares::HeldMemory},
 };
 
 /// The usage of a new folder on most disks.
@@ -44,11 +44,13 @@ impl Files {
         }
         let _held = self.hold(&conversation.owner, bytes.len())?;
         let more = space(path, Some(bytes.len() as u64));
-        let (path, announce) = (path.clone(), self.announcer(conversation));
-        let entry = self
-            .writing(conversation, more, move |there| there.write(&path, &bytes).inspect(|_| announce(Some(&path))));
-        let entry = entry.await?;
-        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+        let path = path.clone();
+        let step = move |at: &Step<'_>, writer: &Writer| {
+            writer.reserve(&more)?;
+            Ok(at.write(|there| there.write(&path, &bytes).inspect(|_| at.announce(Some(&path))))?)
+        };
+        let entry = self.write_step(conversation, step).await?;
+        Ok(self.entry(conversation, entry))
     }
 
     /// Memory for what waits for its turn on the disk. The memory of a request's body was given back when the body was
@@ -67,25 +69,18 @@ impl Files {
         conversation: &ConversationKey,
         more: Usage,
     ) -> Result<(), Failure> {
-        let writer = self.quota.writer(conversation).await;
-        self.step(conversation, move |_| writer.check_room(&more)).await.map(drop)
+        self.write_step(conversation, move |_, writer| writer.check_room(&more)).await.map(drop)
     }
 
-    /// Writes to a conversation that has room for `more`. Other writes to the conversation wait until it is done, so
-    /// that none is measured while another is in progress.
-    pub(super) async fn writing<T: Send + 'static>(
+    /// A step during which no other client writes to the conversation, also where its caller goes away. So none is
+    /// measured while another is in progress, and a condition that was checked holds.
+    pub(super) async fn write_step<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
-        more: Usage,
-        write: impl Fn(&dyn ConversationFolder) -> FsResult<T> + Send + 'static,
+        step: impl FnOnce(&Step<'_>, &Writer) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let id = conversation.clone();
         let writer = self.quota.writer(conversation).await;
-        let step = move |store: &dyn Storage| {
-            writer.reserve(&more)?;
-            Ok(written(store, &id, write)?)
-        };
-        self.step(conversation, step).await
+        self.step(conversation, move |at| step(at, &writer)).await
     }
 
     /// Makes a folder and its missing parents; `false` where there is one. A missing conversation is created.
@@ -95,18 +90,16 @@ impl Files {
     /// [`Code::NoSpace`], [`Code::Forbidden`], [`Code::InvalidArgument`] for a name that is too long.
     pub async fn make_folders(&self, conversation: &ConversationKey, path: &SafePath) -> Result<bool, Failure> {
         debug!(%conversation, "make a folder");
-        // Until it is made, no other client makes it.
-        let writer = self.quota.writer(conversation).await;
-        let (id, path) = (conversation.clone(), path.clone());
-        let step = move |store: &dyn Storage| {
-            if store.open(&id)?.is_some_and(|there| there.has_folder(&path)) {
+        let path = path.clone();
+        let step = move |at: &Step<'_>, writer: &Writer| {
+            if at.open()?.is_some_and(|there| there.has_folder(&path)) {
                 return Ok(false);
             }
             writer.reserve(&space(&path, None))?;
-            written(store, &id, |there| there.make_folders(&path))?;
+            at.write(|there| there.make_folders(&path))?;
             Ok(true)
         };
-        self.step(conversation, step).await
+        self.write_step(conversation, step).await
     }
 
     /// Deletes a file, a link (not its target) or a folder with its contents, if the condition holds.
@@ -120,21 +113,17 @@ impl Files {
         condition: Option<Precondition>,
     ) -> Result<(), Failure> {
         debug!(%conversation, "delete a file");
-        // Between the condition and the deletion, no client writes, also where the caller has gone.
-        let writer = self.quota.writer(conversation).await;
-        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
-        let quota = Arc::clone(&self.quota);
-        let step = move |store: &dyn Storage| {
-            check(store, &id, &path, condition.as_ref())?;
-            let deleted = store.open(&id)?.ok_or_else(no_files)?.delete(&path);
+        let (path, quota) = (path.clone(), Arc::clone(&self.quota));
+        let step = move |at: &Step<'_>, _: &Writer| {
+            at.check(&path, condition.as_ref())?;
+            let deleted = at.existing()?.delete(&path);
             // A deletion that failed may have removed a part of a folder.
-            quota.shrunk(&id);
+            quota.shrunk(at.id);
             deleted?;
-            announce(Some(&path));
-            drop(writer);
+            at.announce(Some(&path));
             Ok(())
         };
-        self.step(conversation, step).await
+        self.write_step(conversation, step).await
     }
 
     /// Gives a file, a link (not its target) or a folder with its contents another path in one step, if the condition
@@ -157,15 +146,12 @@ impl Files {
         if to != from && to.is_within(from) {
             return Err(Failure::argument("to", "it is inside what is moved: give a path outside it"));
         }
-        // Between the condition and the move, no client writes.
-        let writer = self.quota.writer(conversation).await;
         // A path that stays as it is replaces only itself.
         let replace = replace || from == to;
-        let (id, from, to) = (conversation.clone(), from.clone(), to.clone());
-        let announce = self.announcer(conversation);
-        let step = move |store: &dyn Storage| {
-            check(store, &id, &from, condition.as_ref())?;
-            let there = store.open(&id)?.ok_or_else(no_files)?;
+        let (from, to) = (from.clone(), to.clone());
+        let step = move |at: &Step<'_>, writer: &Writer| {
+            at.check(&from, condition.as_ref())?;
+            let there = at.existing()?;
             if to.folders().last().is_some_and(|folder| !there.has_folder(&folder)) {
                 writer.reserve(&space(&to, None))?;
             }
@@ -176,12 +162,12 @@ impl Files {
                 }
                 other => other.into(),
             })?;
-            announce(Some(&from));
-            announce(Some(&to));
+            at.announce(Some(&from));
+            at.announce(Some(&to));
             Ok(moved)
         };
-        let moved = self.step(conversation, step).await?;
-        Ok(moved.map(|entry| self.entry(conversation, entry, self.url_expires_unix_s())))
+        let moved = self.write_step(conversation, step).await?;
+        Ok(moved.map(|entry| self.entry(conversation, entry)))
     }
 
     /// Copies a file, also into another conversation, if the condition holds for what it would replace.
@@ -217,13 +203,12 @@ impl Files {
     ) -> Result<FileEntry, Failure> {
         debug!(%conversation, ?announced_bytes, "write a file from a stream");
         self.check_capacity(conversation, space(path, announced_bytes)).await?;
-        let (id, wanted) = (conversation.clone(), path.clone());
-        let begin = move |store: &dyn Storage| {
-            check(store, &id, &wanted, condition.as_ref())?;
-            let there = store.create(&id)?;
+        let wanted = path.clone();
+        let begin = move |at: &Step<'_>| {
+            at.check(&wanted, condition.as_ref())?;
+            let there = at.create()?;
             there.mark()?;
-            let identity = there.identity()?;
-            Ok((there.incoming()?, identity, condition))
+            Ok((there.incoming()?, there.identity()?, condition))
         };
         let (mut file, identity, condition) = self.step(conversation, begin).await?;
         let mut arrival = self.quota.arrival(conversation, file.is_counted());
@@ -241,78 +226,68 @@ impl Files {
                 }
             }
             received += bytes as u64;
-            let (writer, so_far) = (self.quota.writer(conversation).await, space(path, Some(received)));
-            let step = move |_: &dyn Storage| {
+            let so_far = space(path, Some(received));
+            let step = move |_: &Step<'_>, writer: &Writer| {
                 writer.admit(&mut arrival, &so_far)?;
                 pieces.iter().try_for_each(|piece| file.append(piece))?;
                 Ok((file, arrival))
             };
-            (file, arrival) = self.step(conversation, step).await?;
+            (file, arrival) = self.write_step(conversation, step).await?;
         }
-        let writer = self.quota.writer(conversation).await;
-        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
-        let quota = Arc::clone(&self.quota);
-        let complete = move |store: &dyn Storage| {
-            check(store, &id, &path, condition.as_ref())?;
+        let (path, quota) = (path.clone(), Arc::clone(&self.quota));
+        let complete = move |at: &Step<'_>, writer: &Writer| {
+            at.check(&path, condition.as_ref())?;
             writer.settle(&mut arrival)?;
-            let file = match store.open(&id)? {
+            let file = match at.open()? {
                 Some(there) if there.identity()? == identity => file,
                 // The conversation was deleted meanwhile and is created again, as by other writes.
                 _ => {
-                    let there = store.create(&id)?;
+                    let there = at.create()?;
                     there.mark()?;
                     // On its own disk, what was counted has gone with the old one.
-                    quota.measured(&id, None);
+                    quota.measured(at.id, None);
                     file.moved_to(there)?
                 }
             };
-            Ok(file.persist(&path).inspect(|_| announce(Some(&path)))?)
+            Ok(file.persist(&path).inspect(|_| at.announce(Some(&path)))?)
         };
-        let entry = self.step(conversation, complete).await?;
-        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+        let entry = self.write_step(conversation, complete).await?;
+        Ok(self.entry(conversation, entry))
     }
 }
 
-/// Whether a condition holds for the file that is there now.
-pub(super) fn check(
-    store: &dyn Storage,
-    id: &ConversationKey,
-    path: &SafePath,
-    condition: Option<&Precondition>,
-) -> Result<(), Failure> {
-    let Some(condition) = condition else { return Ok(()) };
-    let there = store.open(id)?.map(|there| there.read(path)).transpose();
-    let etag = match there {
-        Ok(file) => file.map(|file| file.etag),
-        Err(StorageError::NotFound | StorageError::NotAFile | StorageError::Denied { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
-    if condition(etag.as_deref()) {
-        return Ok(());
+impl Step<'_> {
+    /// Whether a condition holds for the file that is there now.
+    fn check(&self, path: &SafePath, condition: Option<&Precondition>) -> Result<(), Failure> {
+        let Some(condition) = condition else { return Ok(()) };
+        let etag = match self.open()?.map(|there| there.read(path)).transpose() {
+            Ok(file) => file.map(|file| file.etag),
+            Err(StorageError::NotFound | StorageError::NotAFile | StorageError::Denied { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if condition(etag.as_deref()) {
+            return Ok(());
+        }
+        let why = "The file is not the one that the condition requires: read it again and decide anew.";
+        Err(Failure::new(Code::PreconditionFailed, why))
     }
-    let why = "The file is not the one that the condition requires: read it again and decide anew.";
-    Err(Failure::new(Code::PreconditionFailed, why))
-}
 
-/// Writes to a conversation, creating it if it is missing, and counts as a use of it. A conversation that is deleted
-/// meanwhile is created again.
-pub(super) fn written<T>(
-    store: &dyn Storage,
-    id: &ConversationKey,
-    write: impl Fn(&dyn ConversationFolder) -> FsResult<T>,
-) -> FsResult<T> {
-    /// If the conversation is deleted during each of these attempts, the write is lost with it.
-    const TRIES: usize = 4;
+    /// Writes to the conversation, creating it if it is missing, and counts as a use of it. A conversation that is
+    /// deleted meanwhile is created again.
+    pub(super) fn write<T>(&self, write: impl Fn(&dyn ConversationFolder) -> FsResult<T>) -> FsResult<T> {
+        /// If the conversation is deleted during each of these attempts, the write is lost with it.
+        const TRIES: usize = 4;
 
-    let mut tries = TRIES;
-    loop {
-        let there = store.create(id)?;
-        there.mark()?;
-        let done = write(there.as_ref())?;
-        tries -= 1;
-        let still = store.open(id)?.map(|now| now.identity()).transpose()?;
-        if tries == 0 || still == Some(there.identity()?) {
-            return Ok(done);
+        let mut tries = TRIES;
+        loop {
+            let there = self.create()?;
+            there.mark()?;
+            let done = write(there.as_ref())?;
+            tries -= 1;
+            let still = self.open()?.map(|now| now.identity()).transpose()?;
+            if tries == 0 || still == Some(there.identity()?) {
+                return Ok(done);
+            }
         }
     }
 }
