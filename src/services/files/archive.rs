@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeSet, HashSet, VecDeque},
     ffi::OsStr,
-    io::{self, Read as _},
+    io,
     os::unix::ffi::OsStrExt as _,
     sync::Arc,
 };
@@ -134,7 +134,7 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<(Vec<Item>, Usage), Fai
                 "The archive has more than {ARCHIVE_ENTRIES_MAX} entries: send several archives."
             )));
         }
-        let mut entry = entry.map_err(unreadable(index + 1))?;
+        let entry = entry.map_err(unreadable(index + 1))?;
         let name = entry.path_bytes().into_owned();
         let refuse = |why: &str| bad(format!("{}: {why}", shown(&name)));
         let kind = entry.header().entry_type();
@@ -153,19 +153,21 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<(Vec<Item>, Usage), Fai
         if size > file_bytes_max {
             return Err(refuse(&format!("it is longer than the {file_bytes_max} bytes of one file.")));
         }
-        if size > archive.len() as u64 {
-            return Err(refuse("it is longer than the archive."));
-        }
-        let mut bytes = Vec::new();
-        entry.read_to_end(&mut bytes).map_err(unreadable(index + 1))?;
-        if bytes.len() as u64 != size {
+        let Some(bytes) = part(archive, entry.raw_file_position(), size) else {
             return Err(refuse("the archive ends before it does."));
-        }
-        items.push(Item { path, bytes: Some(bytes.into()) });
+        };
+        items.push(Item { path, bytes: Some(bytes) });
     }
     check_conflicts(&items)?;
     let more = space(&items);
     Ok((items, more))
+}
+
+/// A part of the archive, which is not copied: only the memory of the archive is held for an import.
+fn part(archive: &Bytes, begin: u64, size: u64) -> Option<Bytes> {
+    let (begin, size) = (usize::try_from(begin).ok()?, usize::try_from(size).ok()?);
+    let end = begin.checked_add(size).filter(|end| *end <= archive.len())?;
+    Some(archive.slice(begin..end))
 }
 
 /// An upper bound of the usage of the entries. A folder counts once, however many of them are in it.
