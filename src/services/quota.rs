@@ -10,24 +10,27 @@
 //! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota. In it
 //! an entry counts as a block at least, since empty files use up the inodes of all owners.
 //!
-//! What clients write is reserved first, and uploads in progress as they arrive (`writing`). `upkeep` bounds what is
-//! cached.
+//! What clients write is reserved first, and uploads in progress as they arrive (`writing`). What is cached is in
+//! `known`.
 
 mod between;
-mod upkeep;
+mod known;
 mod watch;
 mod writing;
 
-use std::{collections::HashMap, mem, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, warn};
 
 pub(super) use self::writing::Writer;
-use self::{watch::DiskState, writing::ArrivingBytes};
+use self::{
+    known::{Known, owned_bytes},
+    watch::DiskState,
+};
 use crate::{
-    domain::{Code, ConversationKey, DiskLimit, Failure, Principal, outcome::mib},
+    domain::{Code, ConversationKey, DiskLimit, Failure, outcome::mib},
     ports::storage::{FsResult, Storage, StorageError, Usage},
     services::shares::WeakMap,
 };
@@ -36,6 +39,8 @@ use crate::{
 const FREE_ENTRIES_MIN: u64 = 1000;
 /// What an entry counts as at least, in bytes: empty files take no block, but inodes, which all owners share.
 const ENTRY_BYTES: u64 = 4096;
+/// Conversations that are known at most where no limit is on all of them together: about 20 MiB.
+const KNOWN_MAX: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaOptions {
@@ -57,115 +62,6 @@ pub struct Quota {
     known: Mutex<Known>,
     /// One writer at a time for each conversation.
     writing: WeakMap<ConversationKey, AsyncMutex<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    conversations: HashMap<ConversationKey, Conversation>,
-    /// The disk usage of each owner's conversations together, as far as it was measured. A conversation counts with its
-    /// last measurement until it is measured again or deleted.
-    totals: HashMap<Principal, u64>,
-    /// The growth of all conversations together that the cache has shown so far, in bytes.
-    growth_bytes: i64,
-    /// Uploads in progress, which no usage includes.
-    arrivals: ArrivingBytes,
-    /// Programs that are being watched, by number, and the conversation of each.
-    watched: HashMap<u64, ConversationKey>,
-    /// The number of the program that began last.
-    newest: u64,
-}
-
-/// What is known of a conversation.
-#[derive(Debug, Default)]
-struct Conversation {
-    /// The cached usage: measured once, plus later writes. No refusal by the conversation's own quota relies on it.
-    usage: Option<Usage>,
-    /// That usage may be too high: a file that a client wrote may have replaced another.
-    is_estimate: bool,
-    /// What it was last found to take, as it counts for its owner.
-    found_bytes: u64,
-    /// The disk and the conversation when its last program began, or at the last walk during it; until it is measured
-    /// without a program.
-    begun: Option<DiskState>,
-    /// What it is assumed to take where the server may not measure it: what its programs took of the free space, and
-    /// what clients wrote.
-    closed_bytes: u64,
-}
-
-impl Known {
-    fn get(&self, id: &ConversationKey) -> Option<&Conversation> {
-        self.conversations.get(id)
-    }
-
-    fn entry(&mut self, id: &ConversationKey) -> &mut Conversation {
-        self.conversations.entry(id.clone()).or_default()
-    }
-
-    /// The cached usage.
-    fn usage(&self, id: &ConversationKey) -> Option<Usage> {
-        self.get(id)?.usage
-    }
-
-    fn set(&mut self, id: &ConversationKey, usage: Usage) {
-        self.set_found(id, owned_bytes(&usage));
-        let is_watched = self.is_watched(id);
-        let known = self.entry(id);
-        (known.is_estimate, known.closed_bytes) = (false, 0);
-        known.begun = known.begun.filter(|_| is_watched);
-        if let Some(before) = known.usage.replace(usage) {
-            self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
-        }
-    }
-
-    /// A conversation was found to take so many bytes, as they count for its owner.
-    fn set_found(&mut self, id: &ConversationKey, bytes: u64) {
-        let before = mem::replace(&mut self.entry(id).found_bytes, bytes);
-        let total = self.totals.entry(id.owner.clone()).or_default();
-        *total = total.saturating_sub(before).saturating_add(bytes);
-    }
-
-    /// The next use of the usage measures it.
-    fn unset(&mut self, id: &ConversationKey) {
-        if let Some(known) = self.conversations.get_mut(id) {
-            (known.usage, known.is_estimate) = (None, false);
-        }
-    }
-
-    /// A conversation is gone.
-    fn forget(&mut self, id: &ConversationKey) {
-        if let Some(gone) = self.conversations.remove(id) {
-            uncount(&mut self.totals, id, &gone);
-        }
-    }
-
-    /// Whether a measurement is to replace what is cached: not while a program may write beside it.
-    fn is_estimate(&self, id: &ConversationKey) -> bool {
-        self.get(id).is_some_and(|known| known.is_estimate) && !self.is_watched(id)
-    }
-
-    /// What an owner has, with uploads in progress.
-    fn owner_bytes(&self, owner: &Principal) -> u64 {
-        let total = self.totals.get(owner).copied().unwrap_or_default();
-        total.saturating_add(self.arrivals.owner_bytes(owner))
-    }
-
-    /// What a conversation that the server may not measure is assumed to take.
-    fn closed_usage(&self, id: &ConversationKey) -> Usage {
-        Usage { bytes: self.get(id).map_or(0, |known| known.closed_bytes), entries: 0 }
-    }
-
-    /// A client is about to write to such a conversation.
-    fn add_closed(&mut self, id: &ConversationKey, more: &Usage) {
-        let known = self.entry(id);
-        known.closed_bytes = known.closed_bytes.saturating_add(more.bytes);
-        let found_bytes = known.found_bytes.saturating_add(owned_bytes(more));
-        self.set_found(id, found_bytes);
-    }
-
-    /// Whether a program of the conversation is being watched.
-    fn is_watched(&self, id: &ConversationKey) -> bool {
-        self.watched.values().any(|watched| watched == id)
-    }
 }
 
 impl Quota {
@@ -269,6 +165,20 @@ impl Quota {
         self.known.lock().forget(id);
     }
 
+    /// Forgets deleted conversations: other processes on the same root delete some too.
+    pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
+        self.known.lock().retain(|id, _| still.contains(id));
+    }
+
+    /// Forgets measurements where there are too many: the next use of a conversation repeats its own. What no
+    /// measurement shows is kept, as is what a client is writing and may not be on the disk yet.
+    pub(super) fn trim(&self) {
+        let mut known = self.known.lock();
+        if known.conversations.len() > KNOWN_MAX {
+            known.retain(|id, one| one.begun.is_some() || one.closed_bytes > 0 || self.writing.has(id));
+        }
+    }
+
     /// The usage of a conversation as far as it is known without a measurement.
     pub(super) fn cached(&self, id: &ConversationKey) -> Option<Usage> {
         self.known.lock().usage(id)
@@ -359,20 +269,6 @@ impl Quota {
         }
         (usage.entries > entries_max).then_some(DiskLimit::Entries { max: entries_max })
     }
-}
-
-/// What was found of a conversation counts for its owner no more.
-fn uncount(totals: &mut HashMap<Principal, u64>, id: &ConversationKey, gone: &Conversation) {
-    let Some(total) = totals.get_mut(&id.owner) else { return };
-    *total = total.saturating_sub(gone.found_bytes);
-    if *total == 0 {
-        totals.remove(&id.owner);
-    }
-}
-
-/// What a usage counts as among the bytes of its owner.
-fn owned_bytes(usage: &Usage) -> u64 {
-    usage.bytes.max(usage.entries.saturating_mul(ENTRY_BYTES))
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -6,7 +6,7 @@ use std::{collections::HashMap, mem, sync::Arc};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use super::{Conversation, Known, Quota, QuotaOptions};
+use super::{Quota, QuotaOptions, known::Conversation};
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal},
     ports::storage::{StorageError, Usage},
@@ -71,15 +71,6 @@ impl Drop for UploadReservation {
         } else {
             self.quota.known.lock().arrivals.remove(&self.conversation, &self.held);
         }
-    }
-}
-
-impl Known {
-    /// A client writes so much beside what is there; `None` where the server may not measure that.
-    fn set_written(&mut self, id: &ConversationKey, there: Option<Usage>, more: &Usage) {
-        let Some(there) = there else { return self.add_closed(id, more) };
-        self.set(id, there.plus(more));
-        self.entry(id).is_estimate = true;
     }
 }
 

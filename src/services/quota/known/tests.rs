@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    super::{QuotaOptions, watch::Watch},
+    super::{KNOWN_MAX, Quota, QuotaOptions, watch::Watch},
     *,
 };
-use crate::{adapters::storage::DiskStorage, domain::RunnerUsers, ports::storage::Usage};
+use crate::{adapters::storage::DiskStorage, domain::RunnerUsers};
 
 #[tokio::test]
 async fn measurements_beyond_the_bound_are_forgotten_and_what_none_shows_is_kept() {
