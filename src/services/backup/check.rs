@@ -42,7 +42,8 @@ struct Check<'a> {
     counted: Sums,
     /// The length of the longest file, with its holes.
     longest: u64,
-    recorded: Option<Sums>,
+    /// Where it is, too.
+    recorded: Option<(Sums, u64)>,
 }
 
 /// Reads an archive to its end. Returns also the length of its longest file: a file with holes may claim any.
@@ -51,16 +52,10 @@ struct Check<'a> {
 /// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.
 pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums, u64), BackupError> {
     let mut check = Check { tables, newest, ..Check::default() };
-    let mut end = 0;
-    read(file, &mut |part| {
-        if let Part::Sums { at, .. } = &part {
-            end = *at;
-        }
-        check.part(part)
-    })?;
+    read(file, &mut |part| check.part(part))?;
     let whole = |what| BackupError::Refused(format!("it has no {what}: it is not whole"));
     let manifest = check.manifest.ok_or_else(|| whole("manifest.json"))?;
-    let recorded = check.recorded.ok_or_else(|| whole("sums.json"))?;
+    let (recorded, end) = check.recorded.ok_or_else(|| whole("sums.json"))?;
     let Sums { changed, left_out, .. } = recorded.clone();
     let counted = Sums { sha256: digest(file, end)?, changed, left_out, ..check.counted };
     if counted != recorded {
@@ -113,7 +108,7 @@ impl Check<'_> {
                 self.take(&key, path.as_bytes(), Kind::File)?;
                 self.counted.files += 1;
             }
-            Part::Sums { sums, .. } => self.recorded = Some(sums),
+            Part::Sums { sums, at } => self.recorded = Some((sums, at)),
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ use crate::{
     },
     ports::{
         database::DumpedRow,
-        storage::{LastUse, Visited},
+        storage::{LastUse, SkippedCounts, Visited},
     },
 };
 
@@ -63,7 +63,7 @@ impl Backup {
             for used in conversations {
                 // One that was deleted meanwhile is left out.
                 if let Some(folder) = store.open(&used.key)? {
-                    writer.conversation(&used, &mut |visit| folder.walk(true, visit))?;
+                    writer.conversation(&used, |visit| folder.walk(true, visit))?;
                 }
             }
             writer.finish()
@@ -71,10 +71,6 @@ impl Backup {
         .await
     }
 }
-
-/// Walks a conversation's folder.
-type Walk<'a> =
-    dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::SkippedCounts> + 'a;
 
 /// The same for all names of a file, and for no file that replaces it: device, number, time of creation.
 type FileId = (u64, u64, Option<SystemTime>);
@@ -122,7 +118,12 @@ impl<W: Write> Writer<W> {
         self.text(&format!("{DATABASE}/{table}/{number:06}.jsonl"), text.as_bytes())
     }
 
-    fn conversation(&mut self, used: &LastUse, walk: &mut Walk<'_>) -> Result<(), BackupError> {
+    /// `walk` passes on what is in its folder.
+    fn conversation(
+        &mut self,
+        used: &LastUse,
+        walk: impl FnOnce(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts>,
+    ) -> Result<(), BackupError> {
         let top = format!("{CONVERSATIONS}/{}/", used.key);
         self.entry(EntryType::Directory, 0o700, used.unix_s, top.as_bytes(), 0, io::empty())
             .map_err(archive("written"))?;
@@ -294,7 +295,7 @@ mod tests {
     use std::io::{Seek as _, Write as _};
 
     use super::{super::check::check, *};
-    use crate::{domain::SafePath, ports::storage::SkippedCounts};
+    use crate::domain::SafePath;
 
     #[test]
     fn a_path_that_is_listed_again_is_written_once() {
@@ -310,12 +311,12 @@ mod tests {
         };
         let listed =
             [("x", true), ("d", false), ("d/f", true), ("x", false), ("x/f", true), ("d", true), ("d/g", true)];
-        let mut walk = |visit: &mut dyn FnMut(Visited) -> io::Result<()>| -> io::Result<SkippedCounts> {
+        let walk = |visit: &mut dyn FnMut(Visited) -> io::Result<()>| -> io::Result<SkippedCounts> {
             listed.iter().try_for_each(|(path, is_file)| visit(visited(path, *is_file)))?;
             Ok(SkippedCounts::new())
         };
         let used = LastUse { unix_s: 0, key: "c".parse().expect("a key") };
-        writer.conversation(&used, &mut walk).expect("a conversation");
+        writer.conversation(&used, walk).expect("a conversation");
         let sums = writer.finish().expect("an archive");
         assert_eq!((sums.files, sums.folders), (3, 1));
         check(&file, &[], 1).expect("it can be restored");
