@@ -16,8 +16,6 @@ use crate::domain::{ConversationKey, SafePath, path::RESERVED, text::mac};
 /// The longest lifetime of a link: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;
 
-/// Characters of a signature: 32 bytes in base64url without padding.
-const SIGNATURE_CHARS: usize = 43;
 const KEY_LABEL: &[u8] = b"mcp-sandbox/key/file-url/v1";
 const TEXT_LABEL: &[u8] = b"mcp-sandbox/file-url/v1\0";
 const UPLOAD_LABEL: &[u8] = b"mcp-sandbox/upload-url/v1\0";
@@ -213,8 +211,8 @@ fn parse_number(text: &str) -> Option<i64> {
 }
 
 fn parse_signature(text: &str) -> Option<[u8; 32]> {
-    // The decoder refuses leftover bits, so a signature has one text form.
-    (text.len() == SIGNATURE_CHARS).then(|| URL_SAFE_NO_PAD.decode(text).ok()).flatten()?.try_into().ok()
+    // The decoder refuses padding and leftover bits, so a signature has one text form.
+    URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()
 }
 
 #[cfg(test)]
