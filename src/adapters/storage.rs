@@ -49,7 +49,10 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, DirEntry, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    fs::{
+        AtFlags, DirEntry, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
+        Timestamps,
+    },
     io::Errno,
     path::Arg,
 };
@@ -273,6 +276,10 @@ fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd
 /// What has a name in a folder: a link is itself.
 fn stat_of(folder: impl AsFd, name: impl Arg, what: StatxFlags) -> Result<Statx, Errno> {
     rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what)
+}
+
+fn kind_of(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(stat.stx_mode.into())
 }
 
 /// The next entry of a folder, without the folder itself and its parent.

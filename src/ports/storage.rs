@@ -48,7 +48,7 @@ pub trait Storage: PackageStore {
     fn free(&self) -> FsResult<Usage>;
 
     /// Whether the disk of the root can have a file of this length. Takes no space.
-    fn holds(&self, file_bytes: u64) -> FsResult<bool>;
+    fn can_hold_file(&self, file_bytes: u64) -> FsResult<bool>;
 
     /// A new, empty folder that belongs to no conversation.
     fn create_unassigned(self: Arc<Self>) -> FsResult<Box<dyn UnassignedFolder>>;
@@ -242,7 +242,7 @@ impl Usage {
     }
 
     #[must_use]
-    pub fn less(&self, part: &Self) -> Self {
+    pub fn minus(&self, part: &Self) -> Self {
         Self { bytes: self.bytes.saturating_sub(part.bytes), entries: self.entries.saturating_sub(part.entries) }
     }
 

@@ -265,7 +265,7 @@ impl Inner {
         let conversation = job.wanted.conversation.clone();
         let quota = Arc::clone(self.parts.files.quota());
         let writer = quota.writer(&conversation).await;
-        let more = tree.usage.less(&had.usage);
+        let more = tree.usage.minus(&had.usage);
         let (store, tool) = (Arc::clone(&self.parts.store), job.tool);
         let placed = tokio::task::spawn_blocking(move || {
             writer.reserve(&more)?;

@@ -61,11 +61,8 @@ pub(super) struct Claim {
     pub alone: bool,
 }
 
-/// A way to claim an identity in a root; given the root as it is named, and its absolute path.
-pub(super) type ClaimFn = fn(&Path, &Path) -> Result<Claim, RootError>;
-
-/// Claims the first identity from a number on that no running process holds. A dead process leaves its identity and the
-/// sandboxes labelled with it: the next process takes over both.
+/// Claims the first identity from a number on that no running process holds, in a root with this absolute path. A dead
+/// process leaves its identity and the sandboxes labelled with it: the next process takes over both.
 pub(super) fn claim(root: &Path, path: &Path, from: usize) -> Result<Claim, RootError> {
     for number in from..=SERVERS_MAX {
         match claim_one(root, &path.join(identity(number))) {

@@ -3,10 +3,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
+use rustix::fs::{AtFlags, Dir, StatxFlags};
 
 use super::{
-    DiskStorage, Errno, GONE, failed, fresh_name, ignore,
+    DiskStorage, Errno, GONE, failed, fresh_name, ignore, kind_of,
     own::{discard, discard_all, new_file, open_own, read_text, write_text},
     own_disk,
     root::{folder, owner_folder},
@@ -35,7 +35,7 @@ impl Storage for DiskStorage {
     }
 
     fn remove(&self, key: &ConversationKey) -> FsResult<bool> {
-        if self.marked(key).is_none() {
+        if self.last_mark(key).is_none() {
             return Ok(false);
         }
         let discarded = discard(&self.root, &folder(key), &self.trash, &self.background);
@@ -60,7 +60,7 @@ impl Storage for DiskStorage {
             // A conversation that was deleted meanwhile, or has no folder for files, is left out, and others take its
             // place: a short page is the last one.
             let keys = first.into_iter().map(|id| ConversationKey::new(owner.clone(), id));
-            let used = keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key }));
+            let used = keys.filter_map(|key| self.last_change(&key).map(|unix_s| LastUse { unix_s, key }));
             listed.extend(used.take(limit - listed.len()));
             if is_last || listed.len() == limit {
                 return Ok(listed);
@@ -80,7 +80,7 @@ impl Storage for DiskStorage {
     }
 
     fn last_use(&self, key: &ConversationKey) -> Option<LastUse> {
-        self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
+        self.last_mark(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
     }
 
     fn now_unix_s(&self) -> FsResult<i64> {
@@ -93,7 +93,7 @@ impl Storage for DiskStorage {
         Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
     }
 
-    fn holds(&self, file_bytes: u64) -> FsResult<bool> {
+    fn can_hold_file(&self, file_bytes: u64) -> FsResult<bool> {
         // In the trash, so that a crash leaves nothing.
         let name = fresh_name();
         let file = new_file(&self.trash, &name).map_err(failed("measure"))?;
@@ -148,11 +148,11 @@ impl Storage for DiskStorage {
 impl DiskStorage {
     /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
     /// or remove anything. A file with a name like an id is the operator's: a backup, for example.
-    pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
+    pub(super) fn last_mark(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
         let stat = stat_of(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
-        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
-        is_folder.then(|| self.modified(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
+        let is_folder = kind_of(&stat).is_dir();
+        is_folder.then(|| self.modified_unix_s(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
     }
 
     /// Every owner that has a folder, the default owner first.
@@ -180,13 +180,13 @@ impl DiskStorage {
         }))
     }
 
-    fn used(&self, key: &ConversationKey) -> Option<i64> {
+    fn last_change(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
-        let files = self.modified(&format!("{name}/files"))?;
-        Some(self.modified(&format!("{name}/.mark")).map_or(files, |run| run.max(files)))
+        let files = self.modified_unix_s(&format!("{name}/files"))?;
+        Some(self.modified_unix_s(&format!("{name}/.mark")).map_or(files, |run| run.max(files)))
     }
 
-    fn modified(&self, name: &str) -> Option<i64> {
+    fn modified_unix_s(&self, name: &str) -> Option<i64> {
         stat_of(&self.root, name, StatxFlags::MTIME).map(|stat| stat.stx_mtime.tv_sec).ok()
     }
 
@@ -225,7 +225,7 @@ impl UnassignedFolder for Unassigned {
     }
 
     fn assign(&mut self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>> {
-        self.assigned = self.storage.name(&self.name, key).map_err(failed("assign"))?;
+        self.assigned = self.storage.assign(&self.name, key).map_err(failed("assign"))?;
         if !self.assigned {
             return Ok(None);
         }

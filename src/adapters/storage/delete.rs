@@ -74,8 +74,8 @@ impl TrashRemoval {
             self.entries.rewind();
             return Ok(std::mem::take(&mut self.again));
         };
-        let mut effort = StepBudget { steps: u64::MAX, until: Instant::now() + TURN, stop: Some(stop) };
-        match purge(&self.trash, entry?.file_name().to_bytes(), &mut effort) {
+        let mut budget = StepBudget { steps: u64::MAX, until: Instant::now() + TURN, stop: Some(stop) };
+        match purge(&self.trash, entry?.file_name().to_bytes(), &mut budget) {
             Ok(deleted) => self.again |= deleted == Deleted::Begun,
             Err(errno) => warn!(%errno, "something that was deleted still takes space"),
         }
@@ -107,16 +107,16 @@ impl Folder {
 /// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest, also after an error: for the
 /// caller it is gone.
 pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) {
-    let mut effort = StepBudget { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
-    if purge(trash, name.as_bytes(), &mut effort) != Ok(Deleted::Wholly) {
+    let mut budget = StepBudget { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
+    if purge(trash, name.as_bytes(), &mut budget) != Ok(Deleted::Wholly) {
         background.empty(trash);
     }
 }
 
 /// Deletes a folder (or file) in the trash. Correct also while a surviving program adds to the folder, and while
 /// another process deletes it too.
-fn purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<Deleted, Errno> {
-    try_purge(trash, name, effort).map_or_else(|errno| interrupted(trash, name, errno), |()| Ok(Deleted::Wholly))
+fn purge(trash: &OwnedFd, name: &[u8], budget: &mut StepBudget<'_>) -> Result<Deleted, Errno> {
+    try_purge(trash, name, budget).map_or_else(|errno| interrupted(trash, name, errno), |()| Ok(Deleted::Wholly))
 }
 
 /// How far a deletion has come that ended with an error.
@@ -134,7 +134,7 @@ fn interrupted(trash: &OwnedFd, name: &[u8], errno: Errno) -> Result<Deleted, Er
     }
 }
 
-fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<(), Errno> {
+fn try_purge(trash: &OwnedFd, name: &[u8], budget: &mut StepBudget<'_>) -> Result<(), Errno> {
     if ignore(&[Errno::ISDIR], rustix::fs::unlinkat(trash, name, AtFlags::empty()))?.is_some() {
         return Ok(());
     }
@@ -147,11 +147,11 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Resul
         top.rewind();
         while let Some(entry) = next_entry(&mut top) {
             empty = false;
-            remove_entry(top.fd()?, entry?.file_name(), &mut hoisted, effort)?;
+            remove_entry(top.fd()?, entry?.file_name(), &mut hoisted, budget)?;
         }
         if empty {
             match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY | Errno::EXIST) => effort.step()?,
+                Err(Errno::NOTEMPTY | Errno::EXIST) => budget.step()?,
                 other => return other,
             }
         }
@@ -159,8 +159,8 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Resul
 }
 
 /// Removes one entry of the top folder. A full folder inside it is moved to the top folder.
-fn remove_entry(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
-    effort.step()?;
+fn remove_entry(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, budget: &mut StepBudget<'_>) -> Result<(), Errno> {
+    budget.step()?;
     if remove(top, name)? {
         return Ok(());
     }
@@ -169,12 +169,12 @@ fn remove_entry(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mu
     let mut folder = Dir::new(folder)?;
     while let Some(entry) = next_entry(&mut folder) {
         let entry = entry?;
-        effort.step()?;
+        budget.step()?;
         if !remove(folder.fd()?, entry.file_name())? {
             match hoist(folder.fd()?, entry.file_name(), top, hoisted) {
                 // `XDEV`: installed packages have no project, and the folder at the top has one.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::XDEV) => {
-                    remove_bottom(folder.fd()?, entry.file_name(), effort)?;
+                    remove_bottom(folder.fd()?, entry.file_name(), budget)?;
                 }
                 other => other?,
             }
@@ -217,7 +217,7 @@ fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u
 }
 
 /// Removes a folder at the bottom of a tree. That needs no room, which a full disk has only afterwards.
-fn remove_bottom(from: BorrowedFd<'_>, name: &CStr, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
+fn remove_bottom(from: BorrowedFd<'_>, name: &CStr, budget: &mut StepBudget<'_>) -> Result<(), Errno> {
     let (mut way, mut name): (Option<Dir>, CString) = (None, name.to_owned());
     loop {
         let parent = way.as_ref().map_or(Ok(from), Dir::fd)?;
@@ -225,7 +225,7 @@ fn remove_bottom(from: BorrowedFd<'_>, name: &CStr, effort: &mut StepBudget<'_>)
         let mut below = None;
         while let Some(entry) = next_entry(&mut folder) {
             let entry = entry?;
-            effort.step()?;
+            budget.step()?;
             if !remove(folder.fd()?, entry.file_name())? {
                 below = Some(entry.file_name().to_owned());
                 break;

@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Errno, Folder, TAKEN, errno_of, failed, fresh_name, ignore, not_written, open_beneath,
+    Errno, Folder, TAKEN, errno_of, failed, fresh_name, ignore, kind_of, not_written, open_beneath,
     own::{new_file, own_folder},
-    project::claim,
+    project::share_project,
     stat_of, times,
     walk::open_unreadable,
 };
@@ -30,7 +30,7 @@ impl Folder {
     pub(super) fn try_read(&self, path: &SafePath) -> Result<OpenFile, Errno> {
         let handle = open_unreadable(&self.files, path.as_bytes())?;
         let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+        if !kind_of(&stat).is_file() {
             return Err(Errno::ISDIR);
         }
         let mut hash = Sha256::new();
@@ -60,7 +60,7 @@ impl Folder {
             };
             match renamed {
                 Ok(()) => {
-                    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
+                    let is_file = kind_of(&about).is_file();
                     // Where both are names of one file, the call succeeds and leaves both. A file with one name that is
                     // still found has another case of letters, where the file system takes both for the same.
                     let has_both = |left: Statx| left.stx_ino == about.stx_ino && left.stx_nlink > 1;
@@ -111,7 +111,7 @@ impl Folder {
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let new_name = fresh_name();
         let made = own_folder(self.to_write_in()?, &new_name)?;
-        let placed = claim(&made, &self.files).and_then(|()| self.handover.apply(made, 0o755));
+        let placed = share_project(&made, &self.files).and_then(|()| self.handover.apply(made, 0o755));
         let placed = placed.and_then(|()| rustix::fs::renameat(&self.incoming, &new_name, parent, name));
         if placed.is_err() {
             // What remains is removed at the next start.
@@ -138,7 +138,7 @@ fn rename_to_free(source: &OwnedFd, old: &[u8], target: &OwnedFd, new: &[u8]) ->
 
 fn in_the_way(target: &OwnedFd, name: &[u8]) -> StorageError {
     match rustix::fs::statat(target, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => StorageError::FolderInTheWay,
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => StorageError::FolderInTheWay,
         _ => StorageError::FileInTheWay,
     }
 }
@@ -187,7 +187,7 @@ impl Incoming {
     fn try_persist(&mut self, path: &SafePath) -> Result<Entry, Errno> {
         let (folder, name) = path.split_last();
         // Not before: what arrives is checked against the quota, and what it replaces is still there.
-        claim(&self.handle, &self.conversation.files)?;
+        share_project(&self.handle, &self.conversation.files)?;
         for _ in 0..TRIES {
             let parent = self.conversation.folder(folder)?;
             let was_there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();

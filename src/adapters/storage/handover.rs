@@ -95,7 +95,7 @@ impl DiskStorage {
         }
         conversation.handover = self.new_handover(&conversation.dir)?;
         if self.method == HandoverMethod::Chown && stat.st_uid != 0 {
-            give(&conversation.files, stat.st_uid, conversation.handover.uid, COMPONENTS_MAX)?;
+            change_owner(&conversation.files, stat.st_uid, conversation.handover.uid, COMPONENTS_MAX)?;
         }
         // The last step, so that one that was interrupted is done again.
         conversation.handover.apply(&conversation.files, 0o700)
@@ -104,7 +104,7 @@ impl DiskStorage {
 
 /// Gives what is in a folder and belongs to a user to another one. What belongs to neither stays: installed packages
 /// are ours, and other conversations have the same files.
-fn give(folder: &OwnedFd, from: u32, to: u32, depth: usize) -> Result<(), Errno> {
+fn change_owner(folder: &OwnedFd, from: u32, to: u32, depth: usize) -> Result<(), Errno> {
     let Some(deeper) = depth.checked_sub(1) else { return Ok(()) };
     let mut entries = Dir::read_from(folder)?;
     while let Some(entry) = next_entry(&mut entries) {
@@ -117,10 +117,10 @@ fn give(folder: &OwnedFd, from: u32, to: u32, depth: usize) -> Result<(), Errno>
             let (uid, gid) = (Some(Uid::from_raw(to)), Some(Gid::from_raw(to)));
             rustix::fs::chownat(&entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
             let opened = open_beneath(&entry, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
             drop(entry);
-            give(&opened, from, to, deeper)?;
+            change_owner(&opened, from, to, deeper)?;
         }
     }
     Ok(())

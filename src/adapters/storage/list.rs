@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, os::fd::OwnedFd};
 use rustix::fs::{Dir, FileType, OFlags, Statx, StatxFlags};
 
 use super::{
-    Errno, Folder, mark, next_if_there, open_beneath,
+    Errno, Folder, kind_of, mark, next_if_there, open_beneath,
     packages::is_of_packages,
     stat_of,
     usage::{Tally, clear_set_id},
@@ -148,7 +148,7 @@ impl Walk {
 
     fn entry(&mut self, index: usize, folder: &[u8], name: &[u8], stat: &Statx) {
         let path = if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() };
-        let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
+        let kind = match kind_of(stat) {
             FileType::Directory => return self.remember(index, name, &path),
             _ if self.is_hidden(&path) => return,
             FileType::RegularFile => return self.file(&path, stat),

@@ -23,9 +23,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use super::{
     DiskStorage, Errno, Folder, GONE, NOW, errno_of, failed, fresh_name,
     handover::HandoverMethod,
-    ignore, next_entry, open_beneath,
+    ignore, kind_of, next_entry, open_beneath,
     own::{discard, exchange, make_folder, names, new_file, open_own, own_folder, read_text, write_text},
-    project::claim,
+    project::share_project,
     stat_of,
     usage::{BLOCK_BYTES, Tally, usage_below},
 };
@@ -161,9 +161,9 @@ impl DiskStorage {
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         // Copies may be the programs' own, so they count. Links count for no conversation.
-        let counted = if links { Ok(()) } else { claim(&made, &there.files) };
+        let counted = if links { Ok(()) } else { share_project(&made, &there.files) };
         let copied = counted.and_then(|()| copy.folder(&tree, &made, DEPTH_MAX));
-        let placed = copied.and_then(|()| claim(&made, &there.files)).and_then(|()| {
+        let placed = copied.and_then(|()| share_project(&made, &there.files)).and_then(|()| {
             let parent = there.folder(FOLDER.as_bytes())?;
             exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });
@@ -205,7 +205,7 @@ impl DiskStorage {
 fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let file = open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY);
     let Some(file) = ignore(&[Errno::NOENT, Errno::LOOP, Errno::NXIO], file)? else { return Ok(Vec::new()) };
-    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_file();
     let mut note = Vec::new();
     if is_file {
         File::from(file).take(NOTE_BYTES_MAX as u64).read_to_end(&mut note).map_err(|error| errno_of(&error))?;
@@ -248,7 +248,7 @@ impl Copying {
             if !self.tally.usage.fits(&self.ceiling) {
                 return Err(Errno::DQUOT);
             }
-            match FileType::from_raw_mode(stat.stx_mode.into()) {
+            match kind_of(&stat) {
                 FileType::Directory => {
                     let inside = open_beneath(from, name.to_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                     rustix::fs::mkdirat(to, name, Mode::RWXU)?;

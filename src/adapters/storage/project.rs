@@ -76,7 +76,7 @@ impl DiskStorage {
                 return Ok(None);
             }
             // An id that no folder had: those of deleted ones may have limits that a server with more rights set.
-            let limit = self.settle(&folder, Uuid::new_v4().as_u64_pair().0, most);
+            let limit = self.give_own_project(&folder, Uuid::new_v4().as_u64_pair().0, most);
             if let Some(trial) = project_in(&folder) {
                 set_limit(&self.root, trial, &Usage::default());
             }
@@ -95,7 +95,7 @@ impl DiskStorage {
         let name = fresh_name();
         let folder = own_folder(&self.incoming, &name)?;
         let number = rustix::fs::fstat(&folder)?.st_ino;
-        if let Err(errno) = self.settle(&folder, number, &quota.most) {
+        if let Err(errno) = self.give_own_project(&folder, number, &quota.most) {
             warn!(%errno, "a new conversation has no hard limit, because its folder got no project");
         }
         let placed = assign(&self.incoming, &name, conversation, "files");
@@ -110,10 +110,10 @@ impl DiskStorage {
     ///
     /// The file system itself tells what else has the project: a deleted conversation whose folder had the same number
     /// and still has open files, or, where numbers have more than 31 bits, a living one.
-    fn settle(&self, folder: &OwnedFd, number: u64, most: &Usage) -> Result<Option<Usage>, Errno> {
+    fn give_own_project(&self, folder: &OwnedFd, number: u64, most: &Usage) -> Result<Option<Usage>, Errno> {
         let mut own = None;
         for id in ids(number).take(TRIES) {
-            give(folder, id)?;
+            set_project(folder, id)?;
             set_limit(&self.root, id, &hard_limit(most));
             let inside = rustix::fs::fstatvfs(folder)?;
             // False without a limit on the number of files: then these numbers are those of the file system.
@@ -125,15 +125,15 @@ impl DiskStorage {
             own = own.or(is_alone.then_some(id));
         }
         // Of the others, the first one is the least likely to be another folder's.
-        give(folder, own.or_else(|| ids(number).next()).ok_or(Errno::INVAL)?)?;
+        set_project(folder, own.or_else(|| ids(number).next()).ok_or(Errno::INVAL)?)?;
         let (inside, whole) = (rustix::fs::fstatvfs(folder)?, rustix::fs::fstatvfs(&self.root)?);
         Ok((inside.f_blocks < whole.f_blocks).then(|| size(&inside)))
     }
 }
 
 /// Gives what this server made the project of the folder that it will be moved to.
-pub(super) fn claim(made: impl AsFd, folder: impl AsFd) -> Result<(), Errno> {
-    project_in(folder).map_or(Ok(()), |project| give(made, project))
+pub(super) fn share_project(made: impl AsFd, folder: impl AsFd) -> Result<(), Errno> {
+    project_in(folder).map_or(Ok(()), |project| set_project(made, project))
 }
 
 /// The project of what is made in a folder; `None` where the folder has none, or its file system knows none.
@@ -168,10 +168,10 @@ fn attributes(handle: impl AsFd) -> Result<Attributes, Errno> {
 }
 
 /// Gives a file or a folder a project. What is made in the folder from now on has it too.
-fn give(handle: impl AsFd, project: u32) -> Result<(), Errno> {
+fn set_project(handle: impl AsFd, project: u32) -> Result<(), Errno> {
     const SET: Opcode = opcode::write::<Attributes>(b'X', 32);
     let mut attributes = Attributes { project, ..attributes(&handle)? };
-    if FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) == FileType::Directory {
+    if FileType::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode).is_dir() {
         attributes.flags |= INHERIT;
     }
     #[expect(unsafe_code, reason = "the call reads exactly this struct")]
@@ -180,7 +180,7 @@ fn give(handle: impl AsFd, project: u32) -> Result<(), Errno> {
 }
 
 /// Limits a project, or ends its limit by zeros, where this process may. Elsewhere what the operator set holds, which
-/// `settle` reads.
+/// `give_own_project` reads.
 fn set_limit(root: &OwnedFd, project: u32, hard: &Usage) {
     let limits = libc::dqblk {
         // In KiB.

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 
 use super::{
     Background, Errno, Folder,
-    claim::{Claim, ClaimFn, RootError, claim, claim_alone},
+    claim::{Claim, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
     own::{assign, discard, discard_all, names, open_own, own_folder},
@@ -61,7 +61,7 @@ impl DiskStorage {
     /// # Errors
     /// When the folder or the system is unfit.
     pub fn at(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, |root, path| claim(root, path, 1))
+        Self::claiming(root, users, |path| claim(root, path, 1))
     }
 
     /// As [`Self::at`], for a command beside a server: never takes the identity that a server takes first.
@@ -69,7 +69,7 @@ impl DiskStorage {
     /// # Errors
     /// As [`Self::at`].
     pub fn shared(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, |root, path| claim(root, path, 2))
+        Self::claiming(root, users, |path| claim(root, path, 2))
     }
 
     /// As [`Self::at`], while no other process uses the root.
@@ -77,17 +77,21 @@ impl DiskStorage {
     /// # Errors
     /// As [`Self::at`]; [`RootError::Served`].
     pub fn exclusive(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, claim_alone)
+        Self::claiming(root, users, |path| claim_alone(root, path))
     }
 
-    fn claiming(root: &Path, users: RunnerUsers, claim: ClaimFn) -> Result<Self, RootError> {
+    fn claiming(
+        root: &Path,
+        users: RunnerUsers,
+        claim: impl FnOnce(&Path) -> Result<Claim, RootError>,
+    ) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
         let unwritable = |errno: Errno| RootError::Unwritable { root: root.to_owned(), source: errno.into() };
         let handle = open_root(root, 0o700)?;
         let path = std::path::absolute(root).map_err(unopened)?;
         rustix::fs::openat2(&handle, ".", ROOT_FLAGS, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
-        let Claim { lock, instance, alone } = claim(root, &path)?;
+        let Claim { lock, instance, alone } = claim(&path)?;
         let own = |name| own_folder(&handle, name).map_err(unwritable);
         let (all_incoming, trash, nameless) = (own(".incoming")?, Arc::new(own(".trash")?), own(".nameless")?);
         let name = instance.to_string();
@@ -136,7 +140,7 @@ impl DiskStorage {
         {
             // Complete before it gets its name. When another caller was faster, its folder is used.
             let name = fresh_name();
-            let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
+            let made = self.make_with_disk(disks, &name).and_then(|()| self.assign(&name, id));
             if made != Ok(true) {
                 discard(&self.unassigned, &name, &self.trash, &self.background)?;
                 made?;
@@ -156,7 +160,7 @@ impl DiskStorage {
     }
 
     /// Makes an unassigned folder a conversation's; `false` when it has one.
-    pub(super) fn name(&self, unassigned: &str, id: &ConversationKey) -> Result<bool, Errno> {
+    pub(super) fn assign(&self, unassigned: &str, id: &ConversationKey) -> Result<bool, Errno> {
         self.make_owner_folder(id)?;
         assign(&self.unassigned, unassigned, &self.root, &folder(id))
     }

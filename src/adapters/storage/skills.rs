@@ -170,7 +170,7 @@ impl SkillStore for DiskSkills {
         let skill = self.open_skill(source, name).map_err(failed("open"))?;
         let handle = open_beneath(&skill, path.as_bytes(), OFlags::RDONLY).map_err(failed("open"))?;
         let stat = rustix::fs::fstat(&handle).map_err(failed("open"))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(StorageError::NotAFile);
         }
         let mut bytes = Vec::new();

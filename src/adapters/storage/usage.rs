@@ -16,7 +16,7 @@ use tracing::debug;
 use super::{
     Errno, Folder,
     delete::{open_unlocked, set_mode, unlock},
-    next_if_there, open_beneath, stat_of,
+    kind_of, next_if_there, open_beneath, stat_of,
 };
 use crate::ports::storage::Usage;
 
@@ -37,7 +37,7 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn add(&mut self, stat: &Statx) {
         self.usage.entries += 1;
-        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        let is_folder = kind_of(stat).is_dir();
         if is_folder || stat.stx_nlink < 2 || self.linked.insert(stat.stx_ino) {
             self.usage.bytes = self.usage.bytes.saturating_add(stat.stx_blocks.saturating_mul(BLOCK_BYTES));
         }
@@ -60,12 +60,12 @@ pub(super) fn usage_below(top: &OwnedFd, ceiling: &Usage) -> Result<Usage, Errno
 
 /// Takes set-user-id and set-group-id from a plain file that a program made: outside of a sandbox they would act.
 pub(super) fn clear_set_id(folder: BorrowedFd<'_>, name: &CStr, stat: &Statx) {
-    if stat.stx_mode & 0o6000 == 0 || FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+    if stat.stx_mode & 0o6000 == 0 || !kind_of(stat).is_file() {
         return;
     }
     let cleared = open_beneath(folder, name.to_bytes(), OFlags::PATH).and_then(|handle| {
         let mode = rustix::fs::fstat(&handle)?.st_mode;
-        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
+        let is_file = FileType::from_raw_mode(mode).is_file();
         if is_file { set_mode(&handle, Mode::from_raw_mode(mode & 0o1777)) } else { Ok(()) }
     });
     if let Err(errno) = cleared {
@@ -126,7 +126,7 @@ impl Walk<'_> {
             if !self.tally.usage.fits(ceiling) {
                 break;
             }
-            if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
+            if kind_of(&stat).is_dir() {
                 ahead.push(name.to_bytes().to_vec());
             }
         }

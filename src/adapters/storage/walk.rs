@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFla
 use super::{
     Errno, Folder,
     delete::set_mode,
-    ignore, next_if_there, open_beneath, stat_of,
+    ignore, kind_of, next_if_there, open_beneath, stat_of,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -53,7 +53,7 @@ impl Walk<'_> {
         let stat = unlocked(folder, || stat_of(folder, &*name, StatxFlags::BASIC_STATS));
         let Some(stat) = ignore_missing(stat)? else { return Ok(()) };
         let Ok(safe) = SafePath::from_components(&*path) else { return self.skip(SkipKind::TooDeep) };
-        match FileType::from_raw_mode(stat.stx_mode.into()) {
+        match kind_of(&stat) {
             FileType::Directory => {
                 (self.visit)(visited(safe, &stat, None))?;
                 match open_closed(folder, &name) {
@@ -79,7 +79,7 @@ impl Walk<'_> {
         };
         let Some(handle) = handle else { return Ok(()) };
         let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+        if !kind_of(&stat).is_file() {
             return Ok(());
         }
         let data = if self.reads { data(&handle, &stat) } else { Vec::new() };
@@ -101,7 +101,7 @@ pub(super) fn open_unreadable(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, 
         other => return other,
     };
     let mode = rustix::fs::fstat(&refused)?.st_mode;
-    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+    if !FileType::from_raw_mode(mode).is_file() {
         return Err(Errno::ACCESS);
     }
     let mode = Mode::from_raw_mode(mode & 0o7777);

@@ -46,7 +46,7 @@ impl Backup {
         let (store, archive) = (Arc::clone(&self.store), Arc::clone(&file));
         let (manifest, sums) = blocking("read", move || {
             let (manifest, sums, longest) = check(&archive, tables, newest)?;
-            if !store.holds(longest)? {
+            if !store.can_hold_file(longest)? {
                 return Err(BackupError::Refused(format!("the disk cannot have its file of {longest} bytes")));
             }
             Ok((manifest, sums))

@@ -42,7 +42,7 @@ impl ArrivingBytes {
 
     fn remove(&mut self, id: &ConversationKey, held: &Usage) {
         let Some(there) = self.0.get_mut(id) else { return };
-        *there = there.less(held);
+        *there = there.minus(held);
         if *there == Usage::default() {
             self.0.remove(id);
         }
@@ -196,7 +196,7 @@ impl Writer {
     /// As [`Self::reserve`].
     pub(in crate::services) fn admit(&self, arrival: &mut UploadReservation, whole: &Usage) -> Result<(), Failure> {
         let Self { quota, conversation, .. } = self;
-        let more = whole.less(&arrival.held);
+        let more = whole.minus(&arrival.held);
         if arrival.is_counted {
             self.reserve(&more)?;
         } else {
