@@ -19,6 +19,9 @@ const DISTRUST: Duration = Duration::from_hours(1);
 /// is seen as a step.
 pub const SETTLING: Duration = Duration::from_mins(10);
 
+/// A day in milliseconds.
+pub const DAY_MS: i64 = 24 * 3600 * 1000;
+
 /// The time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
     fn unix_ns(&self) -> u64;

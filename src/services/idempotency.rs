@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! load ── one task: reads the keys of the last day, then ends
-//! once ── a task that stores a key: continues when its request is aborted; the key of a run that did not begin is
-//!         removed before the same key is looked at again, or where that fails, within half a minute
+//! once ── a task that stores a key: continues when its request is aborted. Where the run did not begin, it removes the
+//!         key before the same key is looked at again, or where that fails, within half a minute
 //! ```
 
 use std::{
@@ -23,17 +23,16 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
-    task::JoinHandle,
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    domain::{Clock, Code, ConversationId, Failure, Principal, RunId},
+    domain::{Clock, Code, ConversationId, Failure, Principal, RunId, clock::DAY_MS},
     ports::{
-        database::{DbResult, ROUND_MAX, within},
+        database::{DatabaseError, DbResult, ROUND_MAX, within},
         history::{KeyRecord, KeyStore},
     },
     services::shares::WeakMap,
@@ -42,7 +41,7 @@ use crate::{
 /// Keys of one principal, and of one conversation.
 const KEYS_MAX: usize = 16_384;
 const CONVERSATION_KEYS_MAX: usize = 2048;
-const AGE_MAX: Duration = Duration::from_hours(24);
+const AGE_MAX: Duration = Duration::from_millis(DAY_MS.unsigned_abs());
 /// How long a run waits for its key to be stored.
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a request that another server has to answer waits for its key to be removed.
@@ -70,7 +69,7 @@ pub struct Idempotency {
     clock: Arc<dyn Clock>,
     /// Held while a run begins, so that concurrent requests with one key begin one run. Whether the key of a run that
     /// did not begin was left in the database.
-    turns: WeakMap<(Principal, String), AsyncMutex<bool>>,
+    locks: WeakMap<(Principal, String), AsyncMutex<bool>>,
     /// When this process began, in unix milliseconds.
     began: i64,
     /// Runs that began before their key was stored.
@@ -94,14 +93,14 @@ pub enum Once<T> {
 
 impl Idempotency {
     pub fn new(store: Arc<dyn KeyStore>, clock: Arc<dyn Clock>) -> Self {
-        let (all, turns, unstored) = (Mutex::default(), WeakMap::default(), AtomicU64::new(0));
+        let (all, locks, unstored) = (Mutex::default(), WeakMap::default(), AtomicU64::new(0));
         let (began, pruned) = (clock.unix_ms(), Mutex::new(Instant::now()));
-        Self { all, pruned, store, clock, turns, began, unstored }
+        Self { all, pruned, store, clock, locks, began, unstored }
     }
 
     /// Whether a run is known for this key.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
-        self.all.lock().get_mut(who).is_some_and(|keys| keys.fresh().known.contains_key(key))
+        self.all.lock().get_mut(who).is_some_and(|keys| keys.without_expired().known.contains_key(key))
     }
 
     /// Begins a run, unless the same request began one before. `conversation` is the one that the request names.
@@ -117,34 +116,34 @@ impl Idempotency {
         (key, digest): (String, Digest),
         begin: impl FnOnce(RunId) -> Result<T, Failure>,
     ) -> Result<Once<T>, Failure> {
-        let lock = self.turns.of(&(who.clone(), key.clone()), AsyncMutex::default);
+        let lock = self.locks.of(&(who.clone(), key.clone()), AsyncMutex::default);
         let turn = Arc::clone(&lock).lock_owned().await;
         if let Some(known) = self.known(who, conversation, &key)? {
             return again(known, digest);
         }
         let (run, unix_ms) = (RunId::new(), self.clock.unix_ms());
         let record = KeyRecord { owner: who.clone(), key, digest, run, conversation: conversation.cloned(), unix_ms };
-        let mut storing = self.storing(&record, turn);
-        if let Some(earlier) = self.stored(&mut storing).await {
+        let (mut pending, stored) = self.begin_storing(record.clone(), turn);
+        if let Some(earlier) = self.stored(stored).await {
             let known = (earlier.digest, earlier.run);
             // A younger one is of a request that another server answers now: where that refuses the run, the key is
             // removed from the database only.
             if self.clock.unix_ms().saturating_sub(earlier.unix_ms) > SETTLED_MS {
                 self.add(earlier, Instant::now());
             }
-            storing.is_begun = true;
+            pending.settle();
             return again(known, digest);
         }
         match begin(run) {
             Ok(new) => {
-                storing.is_begun = true;
                 self.add(record, Instant::now());
+                pending.settle();
                 Ok(Once::New(new))
             }
             Err(failure) if failure.conversation.is_none() => Err(failure),
             Err(failure) => {
                 // The server that has the conversation is asked next, and must not find the key of this one.
-                drop(storing);
+                drop(pending);
                 let is_removed = timeout(RELEASE_MAX, lock.lock()).await.is_ok_and(|is_left| !*is_left);
                 let conversation = failure.conversation.clone().filter(|_| is_removed);
                 Err(Failure { conversation, ..failure })
@@ -185,40 +184,39 @@ impl Idempotency {
         key: &str,
     ) -> Result<Option<(Digest, RunId)>, Failure> {
         let mut all = self.all.lock();
-        let Some(keys) = all.get_mut(who).map(Keys::fresh) else { return Ok(None) };
+        let Some(keys) = all.get_mut(who).map(Keys::without_expired) else { return Ok(None) };
         match keys.known.get(key) {
             Some(known) => Ok(Some(*known)),
             None => keys.check_room(conversation).map(|()| None),
         }
     }
 
-    /// Begins to store a key.
-    fn storing(&self, record: &KeyRecord, turn: OwnedMutexGuard<bool>) -> Storing {
-        let (store, stored, since) = (Arc::clone(&self.store), record.clone(), self.since());
-        let task = Some(tokio::spawn(async move { within(ROUND_MAX, store.keep(&stored, since)).await }));
-        let (store, record) = (Arc::clone(&self.store), record.clone());
-        Storing { task, store, record, is_stored: false, is_begun: false, turn: Some(turn) }
+    /// Begins to store a key. What was stored for it before, if something was, is sent.
+    fn begin_storing(&self, record: KeyRecord, turn: Turn) -> (PendingKey, oneshot::Receiver<Kept>) {
+        let (store, since) = (Arc::clone(&self.store), self.since());
+        let ((kept, stored), (refused, refusal)) = (oneshot::channel(), oneshot::channel());
+        tokio::spawn(async move {
+            let earlier = within(ROUND_MAX, store.keep(&record, since)).await;
+            let is_stored = matches!(earlier, Ok(None));
+            // The request may be gone.
+            let _ = kept.send(earlier);
+            if let Ok(turn) = refusal.await {
+                release(&*store, &record, is_stored, turn).await;
+            }
+        });
+        (PendingKey(Some((refused, turn))), stored)
     }
 
     /// Waits for the key to be stored, for a bounded time. What was stored for the key before, if something was.
-    async fn stored(&self, storing: &mut Storing) -> Option<KeyRecord> {
-        let done = timeout(KEEP_MAX, storing.task.as_mut()?).await;
-        if done.is_ok() {
-            storing.task = None;
+    async fn stored(&self, stored: oneshot::Receiver<Kept>) -> Option<KeyRecord> {
+        let ended = |_| Err(DatabaseError("the task that stores the key has ended".to_owned()));
+        let earlier = within(KEEP_MAX, async { stored.await.unwrap_or_else(ended) }).await;
+        if let Err(error) = &earlier
+            && self.unstored.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            warn!(%error, "an idempotency key was not stored in time: after a restart its request would run again");
         }
-        let why = match done {
-            Ok(Ok(Ok(earlier))) => {
-                storing.is_stored = earlier.is_none();
-                return earlier;
-            }
-            Ok(Ok(Err(error))) => error.to_string(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the database takes too long".to_owned(),
-        };
-        if self.unstored.fetch_add(1, Ordering::Relaxed) == 0 {
-            warn!(%why, "an idempotency key was not stored in time: after a restart its request would run again");
-        }
-        None
+        earlier.ok().flatten()
     }
 
     fn add(&self, record: KeyRecord, at: Instant) {
@@ -226,13 +224,13 @@ impl Idempotency {
         let (mut all, mut pruned) = (self.all.lock(), self.pruned.lock());
         if pruned.elapsed() >= PRUNE_EVERY {
             *pruned = Instant::now();
-            all.retain(|_, keys| !keys.fresh().order.is_empty());
+            all.retain(|_, keys| !keys.without_expired().order.is_empty());
         }
         all.entry(owner).or_default().add(at, key.into(), digest, run, conversation);
     }
 
     fn since(&self) -> i64 {
-        self.clock.unix_ms().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
+        self.clock.unix_ms().saturating_sub(DAY_MS)
     }
 }
 
@@ -244,51 +242,50 @@ fn again<T>((known, run): (Digest, RunId), digest: Digest) -> Result<Once<T>, Fa
     Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"))
 }
 
-/// A key on its way into the database. Unless its run began, it is removed, and until that is tried its turn lasts.
-struct Storing {
-    /// Until it is known to be stored.
-    task: Option<JoinHandle<DbResult<Option<KeyRecord>>>>,
-    store: Arc<dyn KeyStore>,
-    record: KeyRecord,
-    is_stored: bool,
-    is_begun: bool,
-    turn: Option<OwnedMutexGuard<bool>>,
-}
-
-impl Drop for Storing {
-    fn drop(&mut self) {
-        if self.is_begun {
+/// Removes the key of a run that did not begin. Its turn lasts until that was tried once.
+async fn release(store: &dyn KeyStore, record: &KeyRecord, is_stored: bool, mut turn: Turn) {
+    let mut released = within(ROUND_MAX, store.release(record)).await;
+    *turn = is_stored && released.is_err();
+    drop(turn);
+    for pause in RELEASE_AGAIN {
+        if released.is_ok() {
             return;
         }
-        let (task, mut turn, mut is_stored) = (self.task.take(), self.turn.take(), self.is_stored);
-        let (store, record) = (Arc::clone(&self.store), self.record.clone());
-        tokio::spawn(async move {
-            if let Some(task) = task {
-                is_stored = matches!(task.await, Ok(Ok(None)));
-            }
-            let mut released = within(ROUND_MAX, store.release(&record)).await;
-            if let Some(is_left) = turn.as_deref_mut() {
-                *is_left = is_stored && released.is_err();
-            }
-            // A repeated request waits for no more than the first attempt.
-            drop(turn);
-            for pause in RELEASE_AGAIN {
-                if released.is_ok() {
-                    return;
-                }
-                sleep(pause).await;
-                released = within(ROUND_MAX, store.release(&record)).await;
-            }
-            if let Err(error) = released {
-                warn!(%error, "the idempotency key of a run that did not begin is left");
-            }
-        });
+        sleep(pause).await;
+        released = within(ROUND_MAX, store.release(record)).await;
+    }
+    if let Err(error) = released {
+        warn!(%error, "the idempotency key of a run that did not begin is left");
+    }
+}
+
+/// What was stored for a key before.
+type Kept = DbResult<Option<KeyRecord>>;
+/// Held while a run with a key begins.
+type Turn = OwnedMutexGuard<bool>;
+
+/// A key that is being stored, with its turn. Unless it is settled, the task that stores it gets the turn and removes
+/// the key, also where the request is aborted.
+struct PendingKey(Option<(oneshot::Sender<Turn>, Turn)>);
+
+impl PendingKey {
+    /// The key stays, as a run began with it. To be called once it is known in memory: its turn ends.
+    fn settle(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for PendingKey {
+    fn drop(&mut self) {
+        if let Some((refused, turn)) = self.0.take() {
+            let _ = refused.send(turn);
+        }
     }
 }
 
 impl Keys {
     /// Without those that have expired.
-    fn fresh(&mut self) -> &mut Self {
+    fn without_expired(&mut self) -> &mut Self {
         while let Some((_, key, conversation)) = self.order.pop_front_if(|(at, ..)| at.elapsed() > AGE_MAX) {
             self.known.remove(&key);
             if let Some(id) = conversation

@@ -6,12 +6,9 @@ use async_trait::async_trait;
 use tokio::time::advance;
 
 use super::*;
-use crate::{
-    domain::{
-        ConversationKey,
-        clock::{ManualClock, SystemClock},
-    },
-    ports::database::DatabaseError,
+use crate::domain::{
+    ConversationKey,
+    clock::{ManualClock, SystemClock},
 };
 
 /// A database that reads and removes keys slowly, and stores those of the owner `slow` so.
@@ -159,6 +156,17 @@ async fn a_key_does_not_wait_for_others_to_be_stored() {
     for slow in begun {
         assert!(slow.await.expect("it ended"), "it begins though its key is not stored");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_of_an_aborted_request_is_removed_before_the_next_one_begins() {
+    let store = Arc::new(Slow::new(KEEP_MAX / 2, 0));
+    let keys = Idempotency::new(Arc::clone(&store) as _, Arc::new(SystemClock));
+    let slow: Principal = "slow".parse().expect("an owner");
+    let once = || keys.once(&slow, None, ("k".to_owned(), [0; 32]), |_| Ok(()));
+    assert!(timeout(KEEP_MAX / 4, once()).await.is_err(), "it is aborted while its key is stored");
+    assert!(matches!(once().await, Ok(Once::New(()))));
+    assert_eq!(store.released.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
