@@ -59,8 +59,8 @@ struct Counts {
 }
 
 pub struct Audit {
-    queue: Mutex<Option<SyncSender<String>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// The queue and its writer; `None` once it is closed.
+    running: Mutex<Option<(SyncSender<String>, JoinHandle<()>)>>,
     counts: Arc<Counts>,
 }
 
@@ -80,7 +80,7 @@ impl Audit {
         let counted = Arc::clone(&counts);
         let writer = move || write_all(&file, &lines, &counted);
         let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(writer)?;
-        Ok(Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), counts })
+        Ok(Self { running: Mutex::new(Some((queue, thread))), counts })
     }
 
     pub fn counts(&self) -> AuditCounts {
@@ -96,9 +96,9 @@ impl Audit {
     }
 
     fn try_queue(&self, line: String) -> bool {
-        let (queue, bytes, waiting) = (self.queue.lock(), line.len(), &self.counts.waiting_bytes);
+        let (running, bytes, waiting) = (self.running.lock(), line.len(), &self.counts.waiting_bytes);
         let fits = waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES_MAX;
-        let is_queued = fits && queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        let is_queued = fits && running.as_ref().is_some_and(|(queue, _)| queue.try_send(line).is_ok());
         if !is_queued {
             waiting.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -107,10 +107,9 @@ impl Audit {
 
     /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.
     pub fn close(&self) {
-        drop(self.queue.lock().take());
+        let Some((queue, writer)) = self.running.lock().take() else { return };
+        drop(queue);
         self.counts.closing.store(true, Ordering::SeqCst);
-        let writer = self.writer.lock().take();
-        let Some(writer) = writer else { return };
         writer.thread().unpark();
         if writer.join().is_err() {
             error!("the writer of the audit log panicked: lines may be lost");

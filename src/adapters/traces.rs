@@ -63,8 +63,8 @@ struct Counts {
 
 pub struct Traces {
     clock: Arc<dyn Clock>,
-    queue: Mutex<Option<mpsc::Sender<Span>>>,
-    sender: Mutex<Option<JoinHandle<()>>>,
+    /// The queue and its sender; `None` once it is closed.
+    running: Mutex<Option<(mpsc::Sender<Span>, JoinHandle<()>)>>,
     /// The run of each sandbox, until it is destroyed.
     held: Mutex<HashMap<SandboxId, TraceContext>>,
     counts: Arc<Mutex<Counts>>,
@@ -80,9 +80,8 @@ impl Traces {
         let (queue, spans) = mpsc::channel(spans_max);
         let counts = Arc::<Mutex<Counts>>::default();
         let sender = Sender { collector, instance, counts: Arc::clone(&counts), loss_log: LossLog::default() };
-        let sender = tokio::spawn(sender.run(spans));
-        let (queue, sender) = (Mutex::new(Some(queue)), Mutex::new(Some(sender)));
-        Self { clock, queue, sender, held: Mutex::default(), counts }
+        let running = Mutex::new(Some((queue, tokio::spawn(sender.run(spans)))));
+        Self { clock, running, held: Mutex::default(), counts }
     }
 
     pub fn counts(&self) -> TraceCounts {
@@ -91,8 +90,8 @@ impl Traces {
 
     /// Sends the queued spans for at most a second and ends the task. Spans that are left are lost.
     pub async fn close(&self) {
-        drop(self.queue.lock().take());
-        let Some(mut sender) = self.sender.lock().take() else { return };
+        let Some((queue, mut sender)) = self.running.lock().take() else { return };
+        drop(queue);
         if timeout(CLOSE_MAX, &mut sender).await.is_ok() {
             return;
         }
@@ -106,7 +105,7 @@ impl Traces {
 
     fn offer(&self, span: Span) {
         let mut counts = self.counts.lock();
-        let is_taken = self.queue.lock().as_ref().is_some_and(|queue| queue.try_send(span).is_ok());
+        let is_taken = self.running.lock().as_ref().is_some_and(|(queue, _)| queue.try_send(span).is_ok());
         counts.offered += 1;
         counts.counted.lost += u64::from(!is_taken);
     }
