@@ -1,11 +1,7 @@
 //! The counts of the last hour by minute and of the last day by quarter of an hour. Runs are those of the history;
 //! refusals, which it does not record, are counted by this process: the number of intervals and codes bounds them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -73,15 +69,15 @@ pub struct Part {
     /// When it begins, in unix milliseconds.
     pub begin_ms: i64,
     /// Runs that began in it and have ended, by how they ended.
-    pub runs: BTreeMap<&'static str, u64>,
+    pub runs: Counts,
     /// From begin to end, in milliseconds: the 50th, 90th and 99th percentile, interpolated in classes. `None` without
     /// runs.
     pub took_ms: Option<[u64; PERCENTS.len()]>,
-    pub refusals: BTreeMap<&'static str, u64>,
+    pub refusals: Counts,
 }
 
-/// Counts of one part of time.
-type Counts = HashMap<Code, u64>;
+/// What one part of time had of each word.
+type Counts = BTreeMap<&'static str, u64>;
 
 /// What this process refused.
 pub struct Refusals {
@@ -107,7 +103,7 @@ impl Observer for Refusals {
         let mut counted = self.counted.lock();
         for span in Span::ALL {
             let (part, parts) = (now.div_euclid(span.part_ms()), &mut counted[span as usize]);
-            *parts.entry(part).or_default().entry(code).or_default() += 1;
+            *parts.entry(part).or_default().entry(code.as_str()).or_default() += 1;
             // A clock that was set back may leave later parts, which are as few.
             parts.retain(|number, _| (part - span.parts()..=part + span.parts()).contains(number));
         }
@@ -117,17 +113,16 @@ impl Observer for Refusals {
 pub(super) fn of(span: Span, first: i64, lines: Option<&[PartLine]>, refusals: &Refusals) -> Activity {
     let parts = (first..first + span.parts()).map(|number| {
         let of_part = || lines.unwrap_or_default().iter().filter(move |line| line.part == number);
-        let mut runs = BTreeMap::new();
+        let mut runs = Counts::new();
         for line in of_part() {
             *runs.entry(line.ended.as_str()).or_default() += line.runs;
         }
-        let refused = refusals.of(span, number);
         Part {
             begin_ms: number * span.part_ms(),
             runs,
             // Nothing is known of how long a run took that its server lost.
             took_ms: took(of_part().filter(|line| line.ended != EndWord::SERVER_LOST)),
-            refusals: refused.into_iter().map(|(code, count)| (Code::as_str(code), count)).collect(),
+            refusals: refusals.of(span, number),
         }
     });
     Activity { span, parts: parts.collect(), has_history: lines.is_some() }
@@ -171,9 +166,9 @@ mod tests {
             refusals.refused(Code::QueueFull);
             refusals.refused(Code::QueueFull);
         }
-        assert_eq!(refusals.of(Span::Hour, 9_999), Counts::from([(Code::QueueFull, 2)]));
+        assert_eq!(refusals.of(Span::Hour, 9_999), Counts::from([(Code::QueueFull.as_str(), 2)]));
         assert_eq!(refusals.of(Span::Hour, 9_900), Counts::new());
-        assert_eq!(refusals.of(Span::Day, 665), Counts::from([(Code::QueueFull, 30)]));
+        assert_eq!(refusals.of(Span::Day, 665), Counts::from([(Code::QueueFull.as_str(), 30)]));
         assert_eq!(refusals.counted.lock().each_ref().map(BTreeMap::len), [61, 97]);
     }
 
