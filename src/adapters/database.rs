@@ -14,7 +14,6 @@ mod definitions;
 mod dump;
 mod history;
 mod keys;
-mod notices;
 mod peers;
 mod sessions;
 mod sign_in;
@@ -36,7 +35,6 @@ use sqlx::{
     Any, AnyPool, Executor, Row as _,
     any::{AnyArguments, AnyConnectOptions, AnyPoolOptions, AnyRow},
     migrate::{MigrateError, Migrator},
-    pool::PoolConnection,
     query::Query,
 };
 use tokio::{sync::watch, time::timeout};
@@ -136,10 +134,11 @@ impl Database {
 
     /// Applies the migrations that are missing, up to a version.
     async fn migrate(&self, target: Option<i64>) -> DbResult<()> {
-        let mut migrating = Migrating { connection: self.pool.acquire().await?, is_done: false };
-        let migrated = MIGRATIONS.run_direct(target, &mut *migrating.connection, false).await;
-        migrating.is_done = migrated.is_ok();
-        migrated.map_err(|error| match error {
+        let mut connection = self.pool.acquire().await?;
+        // Where the migrations fail, or the caller gives them up, it may still hold PostgreSQL's lock of the migrations,
+        // for which every other server and connection waits.
+        connection.close_on_drop();
+        MIGRATIONS.run_direct(target, &mut *connection, false).await.map_err(|error| match error {
             MigrateError::VersionMissing(version) => DatabaseError(format!(
                 "it is of a newer version of the server (migration {version}): use that version, or another database"
             )),
@@ -148,7 +147,7 @@ impl Database {
     }
 
     /// As [`Self::prepare`]; tries again until it could, or until `stop`.
-    pub async fn prepare_at_last(&self, stop: CancellationToken) {
+    pub async fn prepare_with_retries(&self, stop: CancellationToken) {
         let mut is_told = false;
         loop {
             match stop.run_until_cancelled(self.prepare()).await {
@@ -200,21 +199,6 @@ impl Database {
     pub async fn close(&self) {
         if timeout(CLOSE_MAX, self.pool.close()).await.is_err() {
             warn!("connections to the database were in use at the end");
-        }
-    }
-}
-
-/// A connection on which migrations are applied. Unless all were, also where a caller gives them up, it is closed: it
-/// may still hold PostgreSQL's lock of the migrations, for which every other server and connection waits.
-struct Migrating {
-    connection: PoolConnection<Any>,
-    is_done: bool,
-}
-
-impl Drop for Migrating {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.connection.close_on_drop();
         }
     }
 }

@@ -125,7 +125,7 @@ async fn keep(database: Database, api: ApiParts, me: InstanceId, stop: Cancellat
         }
     };
     let kept = async {
-        database.prepare_at_last(stop.clone()).await;
+        database.prepare_with_retries(stop.clone()).await;
         let policies = network.policies().follow(stop.clone());
         let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies);
         let (beside, recorded) = (peers.follow(containers, stop.clone()), sessions.follow(stop.clone()));

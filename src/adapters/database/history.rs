@@ -14,14 +14,13 @@ use super::{Database, DbResult, number, parsed, parsed_if_any};
 use crate::{
     domain::{
         Code, ConversationKey, Figures, InstanceId, Principal, RunId,
+        clock::DAY_MS,
         text::{ms, whole},
     },
     ports::history::{
         EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine,
     },
 };
-
-const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// A line that has an end keeps it, except the one that another server gave it. Without an end in the new line nothing
 /// changes: the begin of a run may be stored after its end.
@@ -87,20 +86,20 @@ impl HistoryStore for Database {
         let statement = "SELECT * FROM history WHERE owner = $1 AND begun_ms = $2 AND COALESCE(id, '') = $3";
         let query = sqlx::query(statement).persistent(false);
         let query = query.bind(who.name()).bind(run.unix_ms()).bind(run.to_string());
-        let row = query.fetch_optional(self.at_last().await?).await?;
+        let row = query.fetch_optional(self.pool_when_ready().await?).await?;
         row.as_ref().map(read).transpose()
     }
 
     async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>> {
         let (statement, values) = page_statement("*", filter, limit)?;
         let query = sqlx::query_with(AssertSqlSafe(statement), values).persistent(false);
-        let rows = query.fetch_all(self.at_last().await?).await?;
+        let rows = query.fetch_all(self.pool_when_ready().await?).await?;
         rows.iter().map(read).collect()
     }
 
     async fn page_bytes(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<u64>> {
         let (statement, values) = page_statement(&format!("CAST({LINE_BYTES} AS BIGINT) AS bytes"), filter, limit)?;
-        let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
+        let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.pool_when_ready().await?).await?;
         rows.iter().map(|row| Ok(number(row, "bytes")?.unwrap_or_default())).collect()
     }
 
@@ -112,16 +111,16 @@ impl HistoryStore for Database {
         let statement =
             format!("SELECT * FROM usage_days {} ORDER BY day DESC, owner, language LIMIT {limit}", wanted.clause());
         let query = sqlx::query_with(AssertSqlSafe(statement), wanted.values).persistent(false);
-        let rows = query.fetch_all(self.at_last().await?).await?;
+        let rows = query.fetch_all(self.pool_when_ready().await?).await?;
         rows.iter().map(read_usage).collect()
     }
 
     async fn notable(&self, which: Notable, from: i64, limit: usize) -> DbResult<Vec<HistoryLine>> {
-        activity::notable(self.at_last().await?, which, from, limit).await
+        activity::notable(self.pool_when_ready().await?, which, from, limit).await
     }
 
     async fn parts(&self, from: i64, part_ms: i64) -> DbResult<Vec<PartLine>> {
-        activity::parts(self.at_last().await?, from, part_ms).await
+        activity::parts(self.pool_when_ready().await?, from, part_ms).await
     }
 
     async fn beat(&self, instance: InstanceId, beat: i64) -> DbResult<()> {
@@ -186,7 +185,7 @@ impl HistoryStore for Database {
 
 impl Database {
     /// The connections, for a reader: a server that has just begun prepares its database first.
-    async fn at_last(&self) -> DbResult<&AnyPool> {
+    async fn pool_when_ready(&self) -> DbResult<&AnyPool> {
         self.ready().await;
         self.pool()
     }

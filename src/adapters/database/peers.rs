@@ -1,18 +1,24 @@
-//! Servers that reach each other, and what each has, in the database.
+//! Servers that reach each other, and what each has, in the database. Short texts between them go by NOTIFY of
+//! PostgreSQL: who listens has a connection of its own, beside those of the pool.
 
 use std::fmt::Write as _;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Row as _};
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use sqlx::{AssertSqlSafe, Row as _, postgres::PgListener};
 
 use super::{Database, DatabaseError, DbResult, parsed};
 use crate::{
     domain::{ConversationKey, InstanceId},
-    ports::peers::{Peer, PeerStore},
+    ports::peers::{Notices, Peer, PeerStore},
 };
 
 /// Attempts to take a conversation while other servers take it and give it back.
 const TRIES: usize = 2;
+const CHANNEL: &str = "sandbox_notices";
 
 #[async_trait]
 impl PeerStore for Database {
@@ -91,6 +97,26 @@ impl PeerStore for Database {
             sqlx::query(statement).bind(instance.to_string()).execute(&mut *transaction).await?;
         }
         Ok(transaction.commit().await?)
+    }
+}
+
+#[async_trait]
+impl Notices for Database {
+    async fn send(&self, text: &str) -> DbResult<()> {
+        // As a text, since the driver for both databases knows no value of PostgreSQL's type void.
+        let statement = sqlx::query("SELECT CAST(pg_notify($1, $2) AS TEXT)").bind(CHANNEL).bind(text);
+        self.execute(statement).await.map(drop)
+    }
+
+    async fn listen(&self) -> DbResult<BoxStream<'static, String>> {
+        let mut listener = PgListener::connect(&self.url).await?;
+        listener.eager_reconnect(false);
+        listener.listen(CHANNEL).await?;
+        let texts = stream::unfold(listener, |mut listener| async move {
+            let notification = listener.try_recv().await.ok()??;
+            Some((notification.payload().to_owned(), listener))
+        });
+        Ok(texts.boxed())
     }
 }
 

@@ -9,11 +9,10 @@ use super::{
     tokens::{insert, may},
 };
 use crate::{
-    domain::{Grant, TokenDigest, TokenId, TokenRecord, text::hex, token::CONNECTION_MARK},
+    domain::{Grant, TokenDigest, TokenId, TokenRecord, clock::DAY_MS, text::hex, token::CONNECTION_MARK},
     ports::sign_in::{Code, Exchange, Redemption, RegisteredClient, SignInStore, TokenPair},
 };
 
-const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Clients that were not confirmed; the oldest leave for new ones.
 const UNCONFIRMED_MAX: i64 = 20_000;
 /// How long a client without a connection is kept.

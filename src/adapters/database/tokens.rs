@@ -8,6 +8,7 @@ use super::{Database, DbResult, digest, number, parsed, parsed_if_any};
 use crate::{
     domain::{
         Grant, InstanceId, Principal, TokenId, TokenRecord,
+        clock::DAY_MS,
         text::hex,
         token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK},
     },
@@ -18,7 +19,7 @@ use crate::{
 const TOKENS_AT_ONCE: usize = 500;
 /// What ended later than this after the moment from which is counted has the time of a clock that was ahead, in
 /// milliseconds: two days, of which one is counted and clocks may be apart by the other.
-const AHEAD_MS: i64 = 2 * 24 * 3600 * 1000;
+const AHEAD_MS: i64 = 2 * DAY_MS;
 
 #[async_trait]
 impl TokenStore for Database {
