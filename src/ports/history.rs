@@ -187,9 +187,9 @@ pub struct UsageFilter {
     pub to: Option<i64>,
 }
 
-/// Lines and their sums.
+/// Lines and their sums, beside the keys that began the runs.
 #[async_trait]
-pub trait HistoryStore: Send + Sync {
+pub trait HistoryStore: KeyStore {
     /// Stores lines, all or none. A line that is there gets its end, unless it has one; a line that was reported as
     /// lost gets its true end. Each end adds to the usage once, however often it is stored.
     async fn write(&self, lines: &[HistoryLine]) -> DbResult<()>;

@@ -11,7 +11,6 @@
 //! it stores its first line; those of others when their server's heartbeat has not changed for [`DEAD_AFTER`] by this
 //! server's clock.
 
-mod line;
 mod read;
 mod upkeep;
 
@@ -30,16 +29,26 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::upkeep::Upkeep;
-pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
+pub use self::{read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
-    domain::{Clock, InstanceId, RunId, clock::every},
+    domain::{Clock, Code, Failure, Figures, InstanceId, Outcome, RunId, clock::every},
     ports::{
         database::{DbResult, within},
-        history::{HistoryLine, HistoryStore, KeyStore},
+        history::{EndWord, HistoryLine, HistoryStore, LineEnd},
         observer::{BeginFacts, HistoryCounts, Observer, RunFacts},
     },
 };
 
+/// Names of files in a line, and the longest of them and of sentences.
+const FILES_MAX: usize = 64;
+const FILE_CHARS_MAX: usize = 256;
+const SENTENCE_CHARS_MAX: usize = 1000;
+/// The sentence about a run whose server was lost.
+const LOST: &str = "The server ended while the program waited or ran, so how it ended is not known; it was not run \
+                    again: look at the files, then run it again.";
+/// The sentence about a run whose own end was not stored.
+const UNRECORDED: &str = "The database did not take how the program ended, so that is not known; it was not run \
+                          again: look at the files, then run it again.";
 /// Lines that wait to be stored, and their bytes.
 const QUEUED_MAX: usize = 10_000;
 const QUEUED_BYTES_MAX: usize = 16 << 20;
@@ -66,13 +75,8 @@ pub struct HistoryOptions {
     pub kept_bytes: u64,
 }
 
-/// Where the history is kept.
-pub trait Store: HistoryStore + KeyStore {}
-
-impl<T: HistoryStore + KeyStore> Store for T {}
-
 pub struct History {
-    store: Arc<dyn Store>,
+    store: Arc<dyn HistoryStore>,
     instance: InstanceId,
     clock: Arc<dyn Clock>,
     options: HistoryOptions,
@@ -101,7 +105,12 @@ struct Queue {
 }
 
 impl History {
-    pub fn new(store: Arc<dyn Store>, instance: InstanceId, clock: Arc<dyn Clock>, options: HistoryOptions) -> Self {
+    pub fn new(
+        store: Arc<dyn HistoryStore>,
+        instance: InstanceId,
+        clock: Arc<dyn Clock>,
+        options: HistoryOptions,
+    ) -> Self {
         let (queue, queued, is_recovered) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
         Self { store, instance, clock, options, queue, queued, is_recovered }
     }
@@ -160,7 +169,7 @@ impl History {
         let mut queue = self.queue.lock();
         queue.storing = 0;
         if stored {
-            queue.bytes -= batch.iter().map(line::bytes).sum::<usize>();
+            queue.bytes -= batch.iter().map(bytes).sum::<usize>();
             queue.counts.written += batch.len() as u64;
             queue.is_full = false;
         } else {
@@ -185,8 +194,24 @@ impl History {
         done.is_ok()
     }
 
+    fn line(&self, run: &BeginFacts<'_>, end: Option<LineEnd>) -> HistoryLine {
+        let source_bytes_max = self.options.source_bytes_max;
+        HistoryLine {
+            run: run.run,
+            conversation: run.conversation.clone(),
+            token: run.conversation.owner.token(),
+            is_cell: run.is_cell,
+            language: run.language.clone(),
+            image: run.image.to_owned(),
+            program_sha256: run.program.sha256.to_owned(),
+            source: (source_bytes_max > 0).then(|| source(run.program.bytes, source_bytes_max)),
+            instance: self.instance,
+            end,
+        }
+    }
+
     fn put(&self, line: HistoryLine) {
-        let (bytes, has_ended) = (line::bytes(&line), line.end.is_some());
+        let (bytes, has_ended) = (bytes(&line), line.end.is_some());
         let mut queue = self.queue.lock();
         if has_ended {
             queue.under_way.remove(&line.run);
@@ -240,13 +265,84 @@ fn without_begins(batch: &[HistoryLine]) -> Vec<HistoryLine> {
 impl Observer for History {
     fn run_begun(&self, run: &BeginFacts<'_>) {
         if !run.conversation.owner.is_self_test() {
-            self.put(line::of_begin(run, self.instance, self.options.source_bytes_max));
+            self.put(self.line(run, None));
         }
     }
 
     fn run_over(&self, run: &RunFacts<'_>) {
         if !run.conversation.owner.is_self_test() {
-            self.put(line::of_end(run, self.instance, self.options.source_bytes_max, self.clock.unix_ms()));
+            let end = run.end.map_or_else(|failure| failed(failure, run), ended);
+            self.put(self.line(run, Some(LineEnd { unix_ms: self.clock.unix_ms(), files: files(run), ..end })));
+        }
+    }
+}
+
+/// Why the server failed the run, if it did.
+pub fn failure(end: &LineEnd) -> Option<Failure> {
+    end.failure.map(|code| Failure::new(code, end.sentence.clone()))
+}
+
+/// What a line takes in memory, about. Its parts are bounded, and so is the line.
+fn bytes(line: &HistoryLine) -> usize {
+    /// Ids, digests and numbers.
+    const LINE_BYTES: usize = 768;
+    let end =
+        line.end.iter().map(|end| end.sentence.len() + end.files.iter().map(|name| name.len() + 24).sum::<usize>());
+    LINE_BYTES + line.image.len() + line.source.as_ref().map_or(0, String::len) + end.sum::<usize>()
+}
+
+fn ended(outcome: &Outcome) -> LineEnd {
+    let (exit_code, signal) = outcome.ended.status_or_signal();
+    let (oom_killed, figures) = (outcome.oom_killed, outcome.figures);
+    let cpu_max = figures.cpu.is_none().then(|| figures.cpu_or_most(outcome.limits.cpu_millis));
+    let sentence = outcome.sentence();
+    LineEnd { exit_code, signal, oom_killed, sentence, figures, cpu_max, ..LineEnd::of(outcome.ended.into()) }
+}
+
+fn failed(failure: &Failure, run: &RunFacts<'_>) -> LineEnd {
+    let sentence = text(failure.message.chars().take(SENTENCE_CHARS_MAX));
+    let cpu_max = run.lost.filter(|used| used.cpu.is_none()).map(|used| used.cpu_or_most(run.limits.cpu_millis));
+    let figures = run.lost.unwrap_or_default();
+    LineEnd { failure: Some(failure.code), sentence, figures, cpu_max, ..LineEnd::of(EndWord::FAILED) }
+}
+
+fn files(run: &RunFacts<'_>) -> Vec<String> {
+    let names = run.files.iter().take(FILES_MAX);
+    names.map(|file| text(file.path.display().chars().take(FILE_CHARS_MAX))).collect()
+}
+
+fn source(program: &[u8], bytes_max: usize) -> String {
+    let begin = String::from_utf8_lossy(&program[..program.len().min(bytes_max)]);
+    let mut begin = text(begin.chars());
+    // Replacing zeros and broken bytes makes it longer.
+    begin.truncate(begin.floor_char_boundary(bytes_max));
+    begin
+}
+
+/// Without the zero character, which a text in `PostgreSQL` cannot hold.
+fn text(chars: impl Iterator<Item = char>) -> String {
+    chars.map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+impl LineEnd {
+    /// The end of a run that no server knows.
+    pub(crate) fn lost(unix_ms: i64, sentence: &str) -> Self {
+        let (failure, sentence) = (Some(Code::ServerLost), sentence.to_owned());
+        Self { unix_ms, failure, sentence, ..Self::of(EndWord::SERVER_LOST) }
+    }
+
+    fn of(word: EndWord) -> Self {
+        Self {
+            unix_ms: 0,
+            word,
+            exit_code: None,
+            signal: None,
+            oom_killed: false,
+            failure: None,
+            sentence: String::new(),
+            figures: Figures::default(),
+            cpu_max: None,
+            files: Vec::new(),
         }
     }
 }

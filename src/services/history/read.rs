@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::{History, line};
+use super::{History, LOST};
 use crate::{
     domain::{Code, Failure, Principal, RunId},
     ports::{
@@ -116,17 +116,13 @@ impl History {
     fn with_lost_end(&self, line: HistoryLine) -> HistoryLine {
         let is_lost =
             line.end.is_none() && line.instance == self.instance && !self.is_recovered.load(Ordering::Acquire);
-        if is_lost { HistoryLine { end: Some(LineEnd::lost(self.clock.unix_ms(), line::LOST)), ..line } } else { line }
+        if is_lost { HistoryLine { end: Some(LineEnd::lost(self.clock.unix_ms(), LOST)), ..line } } else { line }
     }
 }
 
 async fn answer<T>(call: impl Future<Output = DbResult<T>>) -> Result<T, Failure> {
     within(ANSWER_MAX, call).await.map_err(|error| {
         debug!(%error, "the history was not read");
-        unavailable()
+        Failure::new(Code::DatabaseUnavailable, "The database does not answer: try again in a moment.")
     })
-}
-
-fn unavailable() -> Failure {
-    Failure::new(Code::DatabaseUnavailable, "The database does not answer: try again in a moment.")
 }

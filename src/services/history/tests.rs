@@ -8,7 +8,7 @@ use crate::{
     domain::{ConversationId, ConversationKey, Principal, clock::ManualClock},
     ports::{
         database::DatabaseError,
-        history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+        history::{KeyRecord, KeyStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
 
@@ -157,7 +157,7 @@ async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
 async fn the_end_of_a_run_of_another_server_is_waited_for() {
     let wait = Duration::from_hours(1);
     let open = HistoryLine::begun(ConversationKey::new(Principal::default(), ConversationId::fresh()));
-    let ended = HistoryLine { end: Some(LineEnd::lost(1, line::LOST)), ..open.clone() };
+    let ended = HistoryLine { end: Some(LineEnd::lost(1, LOST)), ..open.clone() };
     let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
     for (lines, wait, is_ended, at_least, at_most) in [
         (vec![ended.clone(), open.clone(), open.clone()], wait, true, 1, 19),
@@ -187,4 +187,14 @@ async fn a_line_that_comes_while_a_page_is_read_hides_no_other() {
     let page = history.page(&LineFilter::default(), 2).await.expect("a page");
     assert_eq!((page.lines.len(), page.after), (2, Some(lines[1].run)), "the last one is on the next page");
     assert_eq!(history.page(&LineFilter::default(), 3).await.expect("a page").after, Some(lines[1].run));
+}
+
+#[test]
+fn source_is_never_longer_than_its_limit() {
+    for (program, kept) in
+        [("print 1", "print 1"), ("print 1000", "print 10"), ("\0\0\0\0", "\u{fffd}\u{fffd}"), ("aaaaaaaä", "aaaaaaa")]
+    {
+        assert_eq!(source(program.as_bytes(), 8), kept, "{program:?}");
+    }
+    assert_eq!(source(&[0xff; 9], 8), "\u{fffd}\u{fffd}");
 }

@@ -6,10 +6,11 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{History, line};
+use super::{History, LOST, UNRECORDED};
 use crate::{
     domain::{
         Heartbeats, InstanceId, StepWatch,
+        clock::DAY_MS,
         text::{ms, whole},
     },
     ports::database::DbResult,
@@ -18,7 +19,7 @@ use crate::{
 /// A server is dead when its beat has not changed for this time.
 pub const DEAD_AFTER: Duration = Duration::from_mins(1);
 /// How long keys of requests are kept, and beats of servers that left no open line, in milliseconds.
-const KEPT_MS: i64 = 24 * 3600 * 1000;
+const KEPT_MS: i64 = DAY_MS;
 /// Lines that one statement removes, and statements of a round.
 const REMOVED_MAX: u64 = 1000;
 const REMOVALS_MAX: u64 = 20;
@@ -87,7 +88,7 @@ impl History {
     }
 
     async fn close(&self, instance: InstanceId) -> DbResult<()> {
-        let lost = self.store.close_lost(instance, i64::MAX, self.clock.unix_ms(), line::LOST).await?;
+        let lost = self.store.close_lost(instance, i64::MAX, self.clock.unix_ms(), LOST).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
@@ -98,7 +99,7 @@ impl History {
     /// still come waits for another round.
     async fn end_unrecorded(&self) -> DbResult<()> {
         let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
-        let ended = self.store.close_lost(self.instance, before, self.clock.unix_ms(), line::UNRECORDED).await?;
+        let ended = self.store.close_lost(self.instance, before, self.clock.unix_ms(), UNRECORDED).await?;
         if ended > 0 {
             info!(ended, "runs whose ends were not stored are recorded as lost");
         }
