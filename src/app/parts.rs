@@ -220,7 +220,7 @@ async fn shared(
     let discovery = discover(&engine, &catalog, &observer).await?;
     let tokens = Arc::new(tokens(config, database));
     tokens.report_to(&observer);
-    tokens.count_beside(instance);
+    tokens.count_elsewhere(instance);
     let clock = Arc::new(SystemClock);
     let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock, options::files(config)));
     let sandboxes = sandboxes(config, &engine, instance)?;

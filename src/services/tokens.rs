@@ -13,10 +13,10 @@ mod subject;
 mod token;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     net::IpAddr,
     num::NonZeroU32,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak, atomic::AtomicI64},
     time::Duration,
 };
 
@@ -25,19 +25,19 @@ use governor::{
     DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock as _, DefaultClock},
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 
-use self::token::AccessTokens;
+use self::token::{AccessTokens, Spent};
 pub use self::{
     issue::{NewToken, fresh},
     token::{Started, Token},
 };
 use crate::{
-    domain::{Clock, Failure, Grant, Language, Principal, TokenDigest, TokenId, TokenLimits, TokenRecord},
+    domain::{Clock, Failure, Grant, InstanceId, Language, Principal, TokenDigest, TokenId, TokenLimits, TokenRecord},
     ports::database::TokenStore,
 };
 
@@ -74,7 +74,11 @@ pub struct Tokens {
     follower: elsewhere::ChangeFollower,
     configured: OnceLock<elsewhere::Ids>,
     of_subjects: OnceLock<TokenLimits>,
-    own: elsewhere::OwnLines,
+    /// This server, where what others spent counts too.
+    instance: OnceLock<InstanceId>,
+    /// The runs of this process began at this moment or later, in unix milliseconds: when it began, or earlier where
+    /// the clock was set back since.
+    own_since: AtomicI64,
     catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
     began: i64,
@@ -86,8 +90,8 @@ struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,
     /// The digests of the same tokens.
     ids: HashMap<TokenId, TokenDigest>,
-    /// Those of the connections of each person.
-    persons: HashMap<Principal, HashSet<TokenDigest>>,
+    /// What the connections of each person share, while there are some.
+    persons: HashMap<Principal, Weak<Mutex<Spent>>>,
     access: AccessTokens,
     /// When a change was last seen in the store, in unix milliseconds.
     seen: i64,
@@ -102,18 +106,18 @@ impl Known {
         self.ids.get(&id).and_then(|digest| self.tokens.get(digest))
     }
 
-    /// Another connection of the same person, with which this one shares its limits, if it has any.
-    fn of_person(&self, record: &TokenRecord) -> Option<&Arc<Token>> {
-        if !record.is_of_person() || record.grant.limits == TokenLimits::default() {
-            return None;
+    /// What a token that comes shares with the one that it was made with, or with other connections of its person.
+    fn shared(&self, record: &TokenRecord) -> Option<Arc<Mutex<Spent>>> {
+        match record.parent {
+            Some(parent) => self.by_id(parent).map(|token| Arc::clone(&token.spent)),
+            None => self.persons.get(&record.owner).filter(|_| record.is_of_person())?.upgrade(),
         }
-        self.persons.get(&record.owner)?.iter().find_map(|digest| self.tokens.get(digest))
     }
 
     fn add(&mut self, token: Token) {
         self.ids.insert(token.record.id, token.record.digest);
         if token.record.is_of_person() {
-            self.persons.entry(token.record.owner.clone()).or_default().insert(token.record.digest);
+            self.persons.insert(token.record.owner.clone(), Arc::downgrade(&token.spent));
         }
         self.tokens.insert(token.record.digest, Arc::new(token));
     }
@@ -121,12 +125,6 @@ impl Known {
     fn remove(&mut self, digest: &TokenDigest) {
         if let Some(token) = self.tokens.remove(digest) {
             self.ids.remove(&token.record.id);
-            if let Some(digests) = self.persons.get_mut(&token.record.owner) {
-                digests.remove(digest);
-                if digests.is_empty() {
-                    self.persons.remove(&token.record.owner);
-                }
-            }
         }
     }
 
@@ -137,6 +135,7 @@ impl Known {
         for digest in ended.map(|token| token.record.digest).collect::<Vec<_>>() {
             self.remove(&digest);
         }
+        self.persons.retain(|_, spent| spent.strong_count() > 0);
     }
 }
 
@@ -152,7 +151,7 @@ impl Tokens {
         let digest = digest(configured.expose_secret().as_bytes());
         let record = TokenRecord { name: "MCP_API_TOKEN".to_owned(), digest, ..blank_record() };
         let mut known = Known::default();
-        known.add(Token::new(record, None));
+        known.add(Token::new(record, Arc::default()));
         let began = clock.unix_ms();
         Self {
             known: RwLock::new(known),
@@ -164,7 +163,8 @@ impl Tokens {
             follower: elsewhere::ChangeFollower::default(),
             configured: OnceLock::new(),
             of_subjects: OnceLock::new(),
-            own: elsewhere::OwnLines::default(),
+            instance: OnceLock::new(),
+            own_since: began.into(),
             catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,
         }
@@ -239,7 +239,7 @@ impl Tokens {
     /// # Errors
     /// Those of [`Self::check`] and [`Token::begin`].
     pub fn begin(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
-        self.begin_by(who, language, Token::begin)
+        self.used(who, language)?.as_ref().map(Token::begin).transpose()
     }
 
     /// The same for one within another one of the same token that is under way: both are one of those at once.
@@ -247,18 +247,16 @@ impl Tokens {
     /// # Errors
     /// Those of [`Self::begin`].
     pub fn begin_within(&self, who: &Principal, language: &Language) -> Result<Option<Started>, Failure> {
-        self.begin_by(who, language, Token::begin_within)
+        self.used(who, language)?.as_ref().map(Token::begin_within).transpose()
     }
 
-    fn begin_by(
-        &self,
-        who: &Principal,
-        language: &Language,
-        begin: fn(&Arc<Token>) -> Result<Started, Failure>,
-    ) -> Result<Option<Started>, Failure> {
-        let Some(token) = self.usable(who, language)? else { return Ok(None) };
-        token.touch(self.now());
-        begin(&token).map(Some)
+    /// The token that an owner came by, which is used now.
+    fn used(&self, who: &Principal, language: &Language) -> Result<Option<Arc<Token>>, Failure> {
+        let token = self.usable(who, language)?;
+        if let Some(token) = &token {
+            token.touch(self.now());
+        }
+        Ok(token)
     }
 
     /// Whether the token that an owner came by may still run programs of a language. No use of the token.

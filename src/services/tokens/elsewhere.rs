@@ -7,10 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
 use parking_lot::Mutex;
@@ -19,7 +16,11 @@ use tracing::info;
 
 use super::{Known, Token, Tokens};
 use crate::{
-    domain::{InstanceId, Principal, TokenId, TokenRecord, text::mac, token::DAY},
+    domain::{
+        InstanceId, Principal, TokenId, TokenRecord,
+        text::{mac, ms, whole},
+        token::DAY,
+    },
     ports::{
         database::DbResult,
         observer::{AdminAction, AdminFacts, Observer, SignInFacts},
@@ -80,15 +81,6 @@ pub(super) struct Ids {
     before: Vec<TokenId>,
 }
 
-/// Which lines of the history are this process' own: those that it counts itself.
-#[derive(Default)]
-pub(super) struct OwnLines {
-    instance: OnceLock<InstanceId>,
-    /// The runs of this process began at this moment or later, in unix milliseconds: when it began, or earlier where
-    /// the clock was set back since.
-    since: AtomicI64,
-}
-
 impl Tokens {
     /// Reports changes by other processes from now on. To be called once.
     pub fn report_to(&self, observer: &Arc<dyn Observer>) {
@@ -142,37 +134,36 @@ impl Tokens {
         Ok(())
     }
 
-    /// From now on what runs of others used counts too. Once.
-    pub fn count_beside(&self, instance: InstanceId) {
-        self.own.since.store(self.began, Ordering::Relaxed);
-        let _ = self.own.instance.set(instance);
+    /// From now on also counts what runs used at other servers than this one, and before it began. To be called once.
+    pub fn count_elsewhere(&self, instance: InstanceId) {
+        let _ = self.instance.set(instance);
     }
 
     /// Reads it, in the rounds in which it is due.
     pub(super) async fn read_spent(&self, round: u64) -> DbResult<()> {
         let now = self.now();
-        let own_since = self.own.since.fetch_min(now, Ordering::Relaxed).min(now);
-        let Some(instance) = self.own.instance.get().filter(|_| round.is_multiple_of(READ_EVERY)) else {
+        let own_since = self.own_since.fetch_min(now, Ordering::Relaxed).min(now);
+        let Some(instance) = self.instance.get().filter(|_| round.is_multiple_of(READ_EVERY)) else {
             return Ok(());
         };
-        let limited: Vec<Arc<Token>> =
-            self.known.read().tokens.values().filter(|token| token.record.grant.limits.is_daily()).cloned().collect();
+        let is_limited = |token: &&Arc<Token>| token.record.grant.limits.is_daily();
+        let limited: Vec<_> = self.known.read().tokens.values().filter(is_limited).cloned().collect();
         if limited.is_empty() {
             return Ok(());
         }
         let ids: Vec<_> = limited.iter().map(|token| token.record.id).collect();
-        let since = now.saturating_sub(i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX));
+        let since = now.saturating_sub(whole(ms(DAY)));
         let spent: HashMap<_, _> = self.store.spent(&ids, since, (*instance, own_since)).await?.into_iter().collect();
-        // A token and those that came from it share what they spend.
-        let mut families: HashMap<usize, (Arc<Token>, (u64, u64))> = HashMap::new();
-        for token in limited {
-            let (_, (cpu_ms, bytes)) = families.entry(token.family()).or_insert((Arc::clone(&token), (0, 0)));
+        // By what tokens share: one and those that came from it.
+        let mut sums: HashMap<_, (u64, u64)> = HashMap::new();
+        for token in &limited {
+            let (cpu_ms, bytes) = sums.entry(Arc::as_ptr(&token.spent)).or_default();
             let (more_cpu_ms, more_bytes) = spent.get(&token.record.id).copied().unwrap_or_default();
             *cpu_ms = cpu_ms.saturating_add(more_cpu_ms);
             *bytes = bytes.saturating_add(more_bytes);
         }
-        for (token, spent) in families.into_values() {
-            token.spent_beside(spent);
+        for token in &limited {
+            token.spent.lock().elsewhere = sums[&Arc::as_ptr(&token.spent)];
         }
         Ok(())
     }

@@ -11,7 +11,10 @@ use tracing::warn;
 
 use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
-    domain::{StepWatch, TokenRecord, clock::every},
+    domain::{
+        StepWatch, TokenRecord,
+        clock::{DAY_MS, every},
+    },
     ports::database::{DbResult, ROUND_MAX, within},
 };
 
@@ -25,7 +28,7 @@ const CLOCKS_APART_MS: i64 = 10_000;
 const READ_ALL_EVERY: u64 = 60;
 /// How often tokens that ended are looked for, in rounds, and how long they are listed after their end.
 const FORGET_EVERY: u64 = 3600;
-const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
+const FORGET_AFTER_MS: i64 = 30 * DAY_MS;
 
 impl Tokens {
     /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
@@ -40,10 +43,9 @@ impl Tokens {
         }
     }
 
-    /// The same for all of them again, whenever they have changed by the clock of who changed them.
-    pub async fn load_all(&self) {
+    /// The next reading is of all tokens, whenever they have changed by the clock of the server that changed them.
+    pub fn read_all_next(&self) {
         self.known.write().seen = 0;
-        self.load().await;
     }
 
     /// Keeps the tokens in memory true to the database until `stop`.
@@ -52,7 +54,7 @@ impl Tokens {
         let (mut round, mut is_away, steps) = (1_u64, false, StepWatch::default());
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             if round.is_multiple_of(READ_ALL_EVERY) {
-                self.known.write().seen = 0;
+                self.read_all_next();
             }
             let reading = within(ROUND_MAX, self.round(round));
             let Some(mut followed) = stop.run_until_cancelled(reading).await else { break };
@@ -178,9 +180,8 @@ impl Tokens {
                 }
                 None => {
                     known.ends += u64::from(record.revoked_unix_ms.is_some());
-                    let parent = record.parent.map_or_else(|| known.of_person(&record), |id| known.by_id(id));
-                    let parent = parent.cloned();
-                    known.add(Token::new(record, parent.as_ref()));
+                    let spent = known.shared(&record).unwrap_or_default();
+                    known.add(Token::new(record, spent));
                 }
             }
         }

@@ -107,7 +107,6 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-
     use super::{
         super::{blank_record, digest},
         *,

@@ -1,7 +1,7 @@
 //! Which tokens are accepted, what counts as a use of one, how wrong ones are delayed, and which ends a reader gets
 //! that is overtaken.
 
-use std::sync::atomic::Ordering;
+use std::{collections::HashSet, sync::atomic::Ordering};
 
 use super::*;
 use crate::{

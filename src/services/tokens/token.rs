@@ -14,15 +14,17 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Code, Failure, Figures, Language, Scope, TokenDigest, TokenLimits, TokenRecord, token::DAY};
+use crate::domain::{
+    Code, Failure, Figures, Language, Scope, TokenDigest, TokenLimits, TokenRecord, text::ms, token::DAY,
+};
 
 const MINUTE: Duration = Duration::from_mins(1);
 /// What was spent is added up in so many parts of the day.
 const PARTS: u32 = 96;
 
 /// A token in use. What was spent is counted by this process since its start; of a day also what the history tells of
-/// others.
-#[derive(Debug)]
+/// others. A clone is the same token, and may get another record.
+#[derive(Debug, Clone)]
 pub struct Token {
     pub record: TokenRecord,
     /// Ends what the token opened.
@@ -30,22 +32,22 @@ pub struct Token {
     /// Ends what it listens to.
     expired: CancellationToken,
     /// Unix milliseconds; 0 for never.
-    pub(super) used: AtomicI64,
+    pub(super) used: Arc<AtomicI64>,
     /// Which of them the database has.
-    pub(super) stored: AtomicI64,
+    pub(super) stored: Arc<AtomicI64>,
     /// Shared with the tokens that came from it, so that signing in raises no limit.
-    spent: Arc<Mutex<Spent>>,
+    pub(super) spent: Arc<Mutex<Spent>>,
 }
 
 #[derive(Debug, Default)]
-struct Spent {
+pub(super) struct Spent {
     at_once: u32,
     /// When those of the last minute began.
     begun: VecDeque<Instant>,
     /// Oldest first: the beginning of a part of the day, processor time in milliseconds, bytes.
     parts: VecDeque<(Instant, u64, u64)>,
     /// The use of a day at other servers and before the start: processor time in milliseconds, bytes.
-    beside: (u64, u64),
+    pub elsewhere: (u64, u64),
 }
 
 /// A program or cell that counts as under way for its token, until it is dropped.
@@ -57,20 +59,16 @@ pub struct Started {
 }
 
 impl Token {
-    pub(super) fn new(record: TokenRecord, parent: Option<&Arc<Self>>) -> Self {
+    pub(super) fn new(record: TokenRecord, spent: Arc<Mutex<Spent>>) -> Self {
         let used = record.used_unix_ms.unwrap_or_default();
-        let (used, stored) = (AtomicI64::new(used), AtomicI64::new(used));
-        let spent = parent.map(|parent| Arc::clone(&parent.spent)).unwrap_or_default();
+        let (used, stored) = (Arc::new(used.into()), Arc::new(used.into()));
         let ended = CancellationToken::new();
         Self { record, expired: ended.child_token(), ended, used, stored, spent }
     }
 
-    /// The same token with another record, such as one that is revoked. What was spent stays, and when it was used.
+    /// The same token with another record, such as one that is revoked.
     pub(super) fn replaced(&self, record: TokenRecord) -> Self {
-        let copy = |of: &AtomicI64| AtomicI64::new(of.load(Ordering::Relaxed));
-        let (used, stored) = (copy(&self.used), copy(&self.stored));
-        let (ended, expired) = (self.ended.clone(), self.expired.clone());
-        Self { ended, expired, spent: Arc::clone(&self.spent), used, stored, record }
+        Self { record, ..self.clone() }
     }
 
     /// The same token with a record that is valid again. What it opened before has ended.
@@ -145,16 +143,6 @@ impl Token {
         Ok(Started { token: Arc::clone(self), is_counted: false })
     }
 
-    /// The same for a token and those that came from it.
-    pub(super) fn family(&self) -> usize {
-        Arc::as_ptr(&self.spent).addr()
-    }
-
-    /// What all of them have spent within a day, beside what this process counts.
-    pub(super) fn spent_beside(&self, beside: (u64, u64)) {
-        self.spent.lock().beside = beside;
-    }
-
     pub(super) fn touch(&self, now_unix_ms: i64) {
         self.used.store(now_unix_ms, Ordering::Relaxed);
     }
@@ -180,11 +168,10 @@ impl Started {
     }
 
     fn spend(&self, cpu: Duration, bytes: u64) {
-        let limits = self.token.record.grant.limits;
-        if limits.cpu_s_per_day.is_none() && limits.bytes_per_day.is_none() {
+        if !self.token.record.grant.limits.is_daily() {
             return;
         }
-        let (now, cpu_ms) = (Instant::now(), u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
+        let (now, cpu_ms) = (Instant::now(), ms(cpu));
         let mut spent = self.token.spent.lock();
         match spent.parts.back_mut() {
             Some((begin, cpu_of_part, bytes_of_part)) if now - *begin < DAY / PARTS => {
@@ -227,12 +214,12 @@ impl Spent {
             let oldest = self.begun.front().map_or(Duration::ZERO, |begun| now - *begun);
             return Err(refused(&format!("{limit} programs a minute"), MINUTE.saturating_sub(oldest)));
         }
-        let (cpu_ms, bytes) = self.parts.iter().fold(self.beside, |(cpu, bytes), (_, more_cpu, more_bytes)| {
+        let (cpu_ms, bytes) = self.parts.iter().fold(self.elsewhere, |(cpu, bytes), (_, more_cpu, more_bytes)| {
             (cpu.saturating_add(*more_cpu), bytes.saturating_add(*more_bytes))
         });
         // When others spent it is not known here, so the first time to come back is soon.
         let oldest = self.parts.front().map(|(begin, ..)| now - *begin);
-        let left = if self.beside == (0, 0) { DAY + DAY / PARTS } else { DAY / PARTS };
+        let left = if self.elsewhere == (0, 0) { DAY + DAY / PARTS } else { DAY / PARTS };
         let left = oldest.map_or(left, |oldest| (DAY + DAY / PARTS).saturating_sub(oldest).min(left));
         if let Some(limit) = is_reached(limits.cpu_s_per_day, cpu_ms / 1000) {
             return Err(refused(&format!("{limit} s of processor time a day"), left));
@@ -318,7 +305,7 @@ mod tests {
 
     fn token(limits: TokenLimits) -> Arc<Token> {
         let grant = Grant { limits, ..Grant::default() };
-        Arc::new(Token::new(TokenRecord { grant, ..super::super::blank_record() }, None))
+        Arc::new(Token::new(TokenRecord { grant, ..super::super::blank_record() }, Arc::default()))
     }
 
     fn is_refused(token: &Arc<Token>, word: &str) -> u64 {

@@ -85,7 +85,7 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
     let (clock, server) = (Arc::new(ManualClock::at(NOW_S)), InstanceId::new());
     let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), store, clock.clone());
-    tokens.count_beside(server);
+    tokens.count_elsewhere(server);
     let limits = TokenLimits { bytes_per_day: Some(500), ..TokenLimits::default() };
     let (owner, grant): (Principal, _) = ("ann".parse().expect("an owner"), Grant { limits, ..Grant::default() });
     let new = NewToken { owner: owner.clone(), name: "laptop".into(), grant, expires_unix_ms: None, parent: None };
