@@ -71,7 +71,7 @@ impl Background {
             tasks.spawn(keep(database, parts.api.clone(), parts.shared.sandboxes.instance, stop()));
             tasks.spawn(parts.api.tools.clone().follow(stop()));
             if let Some(sign_in) = parts.sign_in.clone() {
-                tasks.spawn(sign_in.keep(stop()));
+                tasks.spawn(sign_in.remove_expired(stop()));
             }
             tasks.spawn(end_what_tokens_opened(parts.shared.tokens.ends(), parts.api.clone(), stop()));
         }

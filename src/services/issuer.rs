@@ -119,7 +119,7 @@ impl Issuer {
         let expires_unix_ms = ((expires_s + 60.0) * 1000.0) as i64;
         let scopes = self.scopes(claims);
         let key = digest(format!("jwt\0{}\0{subject}", self.options.name).as_bytes());
-        let name = listed(&self.options.name, named);
+        let name = subject_name(&self.options.name, named);
         let known = self.tokens.know_subject(key, &owner, &name, &scopes).await.map_err(|_| Rejection::Unavailable)?;
         if !known {
             return Err(Rejection::Invalid);
@@ -161,7 +161,7 @@ fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
 }
 
 /// What is listed of a subject.
-fn listed(issuer: &str, claim: &str) -> String {
+fn subject_name(issuer: &str, claim: &str) -> String {
     let host = issuer.split('/').nth(2).unwrap_or_default();
     format!("{claim} ({host})").chars().filter(|c| !is_misleading(*c)).take(NAME_CHARS_MAX).collect()
 }

@@ -3,7 +3,7 @@
 //! which is a token derived from that one that ends with it, and access and refresh tokens for it.
 //!
 //! ```text
-//! keep ── one task: removes every hour what has expired
+//! remove_expired ── one task: removes every hour what has expired
 //! ```
 
 mod clients;
@@ -170,7 +170,7 @@ impl SignIn {
     /// [`Refusal::Unavailable`].
     pub async fn client(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         if documents::is_document(id) && self.options.documents {
-            return self.documented(id, from).await;
+            return self.client_of_document(id, from).await;
         }
         in_time(self.store.client(id)).await?.ok_or(Refusal::InvalidClient)
     }
@@ -183,7 +183,7 @@ impl SignIn {
 
     /// Removes what has expired, until `stop`. Nothing at once, nor in the hour after a step of the clock: what is
     /// valid may look as if it had expired.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn remove_expired(self: Arc<Self>, stop: CancellationToken) {
         let (mut rounds, steps) = (every(FORGET_EVERY), StepWatch::default());
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             let Some(now) = steps.settled_ms(self.clock.as_ref()) else { continue };

@@ -33,7 +33,7 @@ use tokio_stream::wrappers::BroadcastStream;
 
 use self::token::{AccessTokens, Spent};
 pub use self::{
-    issue::{NewToken, fresh},
+    issue::{NewToken, random_secret},
     token::{Started, Token},
 };
 use crate::{

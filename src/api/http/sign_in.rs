@@ -104,7 +104,7 @@ pub fn pages(parts: &SignInParts) -> Router {
     parts.server().map_or_else(Router::new, |parts| {
         Router::new()
             .route("/authorize", get(authorize::show).post(authorize::decide))
-            .route("/authorize/callback", get(authorize::back_from_provider))
+            .route("/authorize/callback", get(authorize::provider_callback))
             .with_state(parts)
     })
 }
@@ -144,20 +144,13 @@ async fn server(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
     }))
 }
 
-/// RFC 7591. What is not known of the request is ignored.
+/// RFC 7591.
 async fn register(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
     let from = ClientAddress::of(&request);
     let (head, body) = request.into_parts();
     let sent = parts.bodies.json(&head.headers, body).await;
     let (sent, _) = sent.map_err(|failure| ProtocolError::unreadable(failure, "invalid_client_metadata"))?;
-    let text = |name: &str| sent.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let redirects = sent.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let registration = Registration {
-        name: text("client_name"),
-        redirects: redirects.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        auth_method: text("token_endpoint_auth_method"),
-    };
-    let registered = parts.sign_in.register(registration, from).await?;
+    let registered = parts.sign_in.register(Registration::read(&sent), from).await?;
     // Clients expect to read back what they sent. What is remembered of it replaces it.
     let mut answer = sent;
     answer.insert("client_id".into(), registered.client.id.into());

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::Uri;
 use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
@@ -12,7 +13,7 @@ use super::{Refusal, SignIn, documents::is_document};
 use crate::{
     domain::path::is_misleading,
     ports::{database::in_time, sign_in::RegisteredClient},
-    services::tokens::{digest, fresh},
+    services::tokens::{digest, random_secret},
 };
 
 pub(super) const REDIRECTS_MAX: usize = 16;
@@ -25,13 +26,26 @@ const SECRET_MARK: &str = "mcpcs_";
 /// A client that proves itself in another way must not be taken for one that anyone may be.
 const METHODS: &str = "token_endpoint_auth_method must be none or client_secret_post";
 
-/// What a client asks for.
+/// What a client says of itself.
 #[derive(Debug, Clone, Default)]
 pub struct Registration {
     pub name: String,
     pub redirects: Vec<String>,
     /// `token_endpoint_auth_method`; empty where it names none.
     pub auth_method: String,
+}
+
+impl Registration {
+    /// Reads the metadata of a client. What is not known of it is ignored, and what is no text.
+    pub fn read(metadata: &Map<String, Value>) -> Self {
+        let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let redirects = metadata.get("redirect_uris").and_then(Value::as_array).into_iter().flatten();
+        Self {
+            name: text("client_name"),
+            redirects: redirects.filter_map(Value::as_str).map(str::to_owned).collect(),
+            auth_method: text("token_endpoint_auth_method"),
+        }
+    }
 }
 
 /// A client that is registered now.
@@ -66,7 +80,7 @@ impl SignIn {
             return Err(Refusal::InvalidRedirectUri);
         }
         let name = shown_name(&wanted.name);
-        let secret = wants_secret.then(|| fresh(SECRET_MARK));
+        let secret = wants_secret.then(|| random_secret(SECRET_MARK));
         let secret_digest = secret.as_ref().map(|secret| digest(secret.expose_secret().as_bytes()));
         // A second registration that says the same is the same client, unless it gets a secret of its own.
         let said = serde_json::json!([name, redirects]).to_string();

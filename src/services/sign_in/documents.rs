@@ -9,11 +9,14 @@ use url::{Host, Url};
 
 use super::{
     Refusal, SignIn,
-    clients::{REDIRECTS_MAX, is_usable, shown_name},
+    clients::{REDIRECTS_MAX, Registration, is_usable, shown_name},
 };
-use crate::ports::{
-    sign_in::RegisteredClient,
-    web::{NamedBy, WebError},
+use crate::{
+    domain::text::{ms, whole},
+    ports::{
+        sign_in::RegisteredClient,
+        web::{NamedBy, WebError},
+    },
 };
 
 /// The longest address of a document, in bytes.
@@ -40,7 +43,7 @@ impl SignIn {
     ///
     /// # Errors
     /// [`Refusal::ClientDocument`]; [`Refusal::TooMany`].
-    pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
+    pub(super) async fn client_of_document(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         check_address(id).map_err(Refusal::ClientDocument)?;
         let known = self.documents.lock().get(id).filter(|(holds, _)| holds.contains(&self.now())).cloned();
         if let Some((_, found)) = known {
@@ -70,7 +73,7 @@ impl SignIn {
             let first = known.iter().min_by_key(|(_, (holds, _))| holds.end).map(|(id, _)| id.clone());
             first.map(|first| known.remove(&first));
         }
-        let until = now.saturating_add(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX));
+        let until = now.saturating_add(whole(ms(kept)));
         known.insert(id.to_owned(), (now..until, found.clone()));
         found.map_err(Refusal::ClientDocument)
     }
@@ -95,28 +98,26 @@ fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, 
         return Err("its server does not call it JSON");
     }
     let document: Map<String, Value> = serde_json::from_slice(answer.body()).map_err(|_| "it is no JSON object")?;
-    let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
-    if text("client_id") != id {
+    if document.get("client_id").and_then(Value::as_str) != Some(id) {
         return Err("its client_id is not its address");
     }
-    let method = text("token_endpoint_auth_method");
+    let said = Registration::read(&document);
     // Anyone can read the document, so a secret in it is none.
-    if document.contains_key("client_secret") || method.starts_with("client_secret") {
+    if document.contains_key("client_secret") || said.auth_method.starts_with("client_secret") {
         return Err("it asks for a secret, which such a client cannot have");
     }
     // A client that proves itself in another way only must not be taken for one that anyone may be.
     let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
     let lists_none = methods.is_some_and(|methods| methods.iter().any(|one| one == "none"));
-    if !matches!(method, "" | "none") && !lists_none {
+    if !matches!(said.auth_method.as_str(), "" | "none") && !lists_none {
         return Err("its token_endpoint_auth_method is not `none`, which is all that is offered here");
     }
-    let redirects = document.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let redirects = redirects.iter().filter_map(Value::as_str).filter(|redirect| is_usable(redirect));
-    let redirects: Vec<_> = redirects.take(REDIRECTS_MAX).map(str::to_owned).collect();
+    let usable = said.redirects.into_iter().filter(|redirect| is_usable(redirect));
+    let redirects: Vec<_> = usable.take(REDIRECTS_MAX).collect();
     if redirects.is_empty() {
         return Err("it has no redirect address that can be used");
     }
-    Ok(RegisteredClient { id: id.to_owned(), name: shown_name(text("client_name")), redirects, secret: None })
+    Ok(RegisteredClient { id: id.to_owned(), name: shown_name(&said.name), redirects, secret: None })
 }
 
 /// Whether an answer has a media type of JSON. Hosts that serve what anyone uploads call most of it text.

@@ -13,13 +13,14 @@ use super::{
 use crate::{
     domain::{
         Grant, Scope, TokenId, error,
+        text::{ms, whole},
         token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX},
     },
     ports::{
         database::in_time,
         sign_in::{Code, Exchange, Redemption, RegisteredClient, TokenPair},
     },
-    services::tokens::{NewToken, digest, fresh},
+    services::tokens::{NewToken, digest, random_secret},
 };
 
 const CODE: Duration = Duration::from_mins(1);
@@ -138,18 +139,18 @@ impl SignIn {
     pub(super) async fn connect(&self, consent: &Consent, new: NewToken) -> Result<SecretString, Refusal> {
         self.rates.connections.take(&new.owner)?;
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
-        let name = listed(&consent.client.name, &host);
+        let name = connection_name(&consent.client.name, &host);
         let connection = self.tokens.new_connection(NewToken { name, ..new }).map_err(|error| {
             warn!(%error, "sign-in: no connection could be made");
             Refusal::Unavailable
         })?;
-        let code = fresh(CODE_MARK);
+        let code = random_secret(CODE_MARK);
         let stored = Code {
             digest: digest(code.expose_secret().as_bytes()),
             client: consent.client.id.clone(),
             redirect: consent.redirect.clone(),
             challenge: consent.challenge.clone(),
-            expires_unix_ms: self.now() + millis(CODE),
+            expires_unix_ms: self.now() + whole(ms(CODE)),
         };
         for idle in self.tokens.connections_beyond(CONNECTIONS_OF_OWNER_MAX - 1, &connection.owner) {
             self.end("ended", "", idle).await?;
@@ -173,13 +174,13 @@ impl SignIn {
         let wrong = || self.rates.wrong_grants.refuse(&from, Refusal::InvalidGrant);
         let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
         self.check_resources(&request.resources)?;
-        let (access, refresh) = (fresh(CONNECTION_MARK), fresh(REFRESH_MARK));
+        let (access, refresh) = (random_secret(CONNECTION_MARK), random_secret(REFRESH_MARK));
         let now = self.now();
         let pair = TokenPair {
             access: digest(access.expose_secret().as_bytes()),
-            access_expires_unix_ms: now + millis(self.options.access),
+            access_expires_unix_ms: now + whole(ms(self.options.access)),
             refresh: digest(refresh.expose_secret().as_bytes()),
-            refresh_expires_unix_ms: now + millis(self.options.refresh),
+            refresh_expires_unix_ms: now + whole(ms(self.options.refresh)),
         };
         let exchanged = match request.grant_type.as_str() {
             "" => return Err(Refusal::InvalidRequest("grant_type is missing")),
@@ -210,7 +211,7 @@ impl SignIn {
                     return Err(Refusal::InvalidScope);
                 }
                 self.rates.refreshes.take(&connection)?;
-                in_time(self.store.rotate(&sent, &client, &pair, now, millis(GRACE))).await?
+                in_time(self.store.rotate(&sent, &client, &pair, now, whole(ms(GRACE)))).await?
             }
             _ => return Err(Refusal::UnsupportedGrantType),
         };
@@ -266,7 +267,7 @@ impl SignIn {
 }
 
 /// The name of a connection. A client gives itself any name, so that is what is cut, and of a host its beginning.
-fn listed(client: &str, host: &str) -> String {
+fn connection_name(client: &str, host: &str) -> String {
     let host = match host.chars().count().checked_sub(HOST_CHARS_MAX) {
         Some(beyond @ 1..) => format!("…{}", host.chars().skip(beyond + 1).collect::<String>()),
         _ => host.to_owned(),
@@ -275,21 +276,17 @@ fn listed(client: &str, host: &str) -> String {
     format!("{} ({host})", client.chars().take(left).collect::<String>())
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn name_of_a_connection_keeps_the_end_of_its_host() {
-        assert_eq!(listed("Tester", "claude.ai"), "Tester (claude.ai)");
-        let name = listed(&"é".repeat(200), "claude.ai");
+        assert_eq!(connection_name("Tester", "claude.ai"), "Tester (claude.ai)");
+        let name = connection_name(&"é".repeat(200), "claude.ai");
         assert!(name.starts_with("éé") && name.ends_with("é (claude.ai)"), "{name}");
         assert_eq!(name.chars().count(), NAME_CHARS_MAX);
-        let name = listed(&"x".repeat(200), &format!("claude.ai.{}.example", "a".repeat(200)));
+        let name = connection_name(&"x".repeat(200), &format!("claude.ai.{}.example", "a".repeat(200)));
         assert!(name.starts_with("xxx") && name.contains(" (…a") && name.ends_with("a.example)"), "{name}");
         assert_eq!(name.chars().count(), NAME_CHARS_MAX);
     }

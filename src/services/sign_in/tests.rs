@@ -86,7 +86,7 @@ async fn a_round_that_the_database_never_answers_is_given_up() {
     let sign_in = Arc::new(SignIn::new(store.clone(), tokens, clock, observer, Arc::new(NoWeb), options));
     let stop = CancellationToken::new();
     store.hangs.store(true, Ordering::Relaxed);
-    let keeping = tokio::spawn(sign_in.keep(stop.clone()));
+    let keeping = tokio::spawn(sign_in.remove_expired(stop.clone()));
     sleep(FORGET_EVERY * 2 + ROUND_MAX).await;
     assert_eq!(store.asked.load(Ordering::Relaxed), 2, "the next round asks again");
     store.hangs.store(true, Ordering::Relaxed);

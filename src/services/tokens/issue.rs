@@ -70,7 +70,7 @@ impl Tokens {
         }
         // As policies are named, whatever the case that an operator wrote.
         let network = new.grant.network.map(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect());
-        let secret = fresh(mark);
+        let secret = random_secret(mark);
         let record = TokenRecord {
             owner: new.owner,
             name: new.name,
@@ -142,7 +142,7 @@ impl Tokens {
 }
 
 /// 256 random bits behind a mark.
-pub fn fresh(mark: &str) -> SecretString {
+pub fn random_secret(mark: &str) -> SecretString {
     // Version 4 has 122 random bits of the operating system, so four of them have more than 256.
     let random: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
     format!("{mark}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()

@@ -393,7 +393,7 @@ async fn a_clock_that_is_far_ahead_at_the_start_ends_no_connection(kind: Kind) {
     let world = World::new(kind).await;
     let granted = world.signed_in(TOKEN).await;
     world.pass(365 * 24 * 3600);
-    let keeping = Arc::clone(&world.sign_in).keep(CancellationToken::new());
+    let keeping = Arc::clone(&world.sign_in).remove_expired(CancellationToken::new());
     tokio::time::timeout(Duration::from_millis(300), keeping).await.expect_err("it goes on");
     world.pass(-365 * 24 * 3600);
     assert!(world.refresh(&granted).await.is_ok());

@@ -61,12 +61,14 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
     let unread = |_| Refusal::InvalidRequest("the form could not be read");
     let form = Form::receive(&parts.bodies, &head.headers, body).await.map_err(unread)?;
     let query = form.text("request");
-    if !is_own(&sign_in, &head.headers) || !is_given(&sign_in, &head.headers, &form, &query) {
-        return Ok(consent::foreign());
+    if !is_same_origin(&sign_in, &head.headers) || !has_valid_seal(&sign_in, &head.headers, &form, &query) {
+        return Ok(consent::expired());
     }
     let asked = read(&sign_in, &query, from).await?;
     let answer = match &asked.consent {
-        Ok(_) if form.get("decision") == Some("provider") => return leave(&sign_in, &query, &head.headers, from).await,
+        Ok(_) if form.get("decision") == Some("provider") => {
+            return redirect_to_provider(&sign_in, &query, &head.headers, from).await;
+        }
         Ok(_) if form.get("decision") != Some("allow") => Err(Refusal::AccessDenied),
         Ok(consent) => match sign_in.consent(consent, &form.text("token"), from).await {
             Err(refusal @ (Refusal::WrongToken | Refusal::TooMany)) => {
@@ -148,8 +150,13 @@ fn see_other(location: String, wrong: &'static str) -> Result<Response, Refusal>
 }
 
 /// Sends the browser to the provider.
-async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Result<Response, Refusal> {
-    let Some(browser) = cookie(sign_in, headers) else { return Ok(consent::foreign()) };
+async fn redirect_to_provider(
+    sign_in: &SignIn,
+    query: &str,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Response, Refusal> {
+    let Some(browser) = cookie(sign_in, headers) else { return Ok(consent::expired()) };
     // Two requests of one browser have different states.
     let once = Uuid::new_v4().simple();
     let sealed = format!("{once}.{query}");
@@ -158,15 +165,15 @@ async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr)
 }
 
 /// The provider's answer.
-pub(super) async fn back_from_provider(
+pub(super) async fn provider_callback(
     State(sign_in): State<Arc<SignIn>>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let from = ClientAddress::of(&request);
     let form = Form::read(request.uri().query().unwrap_or_default().as_bytes());
     let state = form.text("state");
-    let Some(browser) = cookie(&sign_in, request.headers()) else { return Ok(consent::foreign()) };
-    let Some(query) = opened(&sign_in, &state, &browser) else { return Ok(consent::foreign()) };
+    let Some(browser) = cookie(&sign_in, request.headers()) else { return Ok(consent::expired()) };
+    let Some(query) = unsealed(&sign_in, &state, &browser) else { return Ok(consent::expired()) };
     let asked = read(&sign_in, &query, from).await?;
     let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
         return asked.redirect(&sign_in, &Err(Refusal::AccessDenied));
@@ -176,7 +183,7 @@ pub(super) async fn back_from_provider(
 }
 
 /// The request in a state, if it was given to this browser, lately.
-fn opened(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
+fn unsealed(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
     let (seal, sealed) = state.rsplit_once('.')?;
     let sealed = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
     check_seal(sign_in, PROVIDER, browser, seal, &sealed)?;
@@ -184,13 +191,13 @@ fn opened(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
 }
 
 /// Whether a form comes from the server's own page, as far as the browser says where it comes from.
-fn is_own(sign_in: &SignIn, headers: &HeaderMap) -> bool {
+fn is_same_origin(sign_in: &SignIn, headers: &HeaderMap) -> bool {
     let says = |name: &str, wanted: &str| headers.get(name).is_none_or(|value| value.as_bytes() == wanted.as_bytes());
     says("origin", sign_in.issuer()) && says("sec-fetch-site", "same-origin")
 }
 
 /// Whether a form was given to this browser, lately.
-fn is_given(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
+fn has_valid_seal(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
     let given = cookie(sign_in, headers).zip(form.get("seal"));
     given.is_some_and(|(browser, seal)| check_seal(sign_in, CONSENT, &browser, seal, query).is_some())
 }

@@ -112,7 +112,7 @@ fn target(redirect: &str) -> String {
 }
 
 /// A form that this browser was not given, or not lately.
-pub(super) fn foreign() -> Response {
+pub(super) fn expired() -> Response {
     let body = "<h1>This page is too old</h1><p>The form was not given to this browser, or more than ten minutes ago. \
                 Begin again in the client.</p>";
     answer(StatusCode::FORBIDDEN, "Not connected", body)

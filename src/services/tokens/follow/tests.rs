@@ -7,7 +7,7 @@ use secrecy::ExposeSecret as _;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    super::{blank_record, digest, fresh},
+    super::{blank_record, digest, random_secret},
     *,
 };
 use crate::{
@@ -113,7 +113,7 @@ fn tokens_that_ended_long_ago_are_forgotten_whichever_server_removed_them() {
     const LONG_AGO: Option<i64> = Some(99);
     let tokens = Tokens::unstored(Arc::new(ManualClock::at(1_800_000_000)));
     let record = |mark: &str, expires_unix_ms, revoked_unix_ms| {
-        let (digest, prefix) = (digest(fresh(mark).expose_secret().as_bytes()), mark.to_owned());
+        let (digest, prefix) = (digest(random_secret(mark).expose_secret().as_bytes()), mark.to_owned());
         TokenRecord { prefix, digest, expires_unix_ms, revoked_unix_ms, ..blank_record() }
     };
     let forgotten = [record(TOKEN_MARK, LONG_AGO, None), record(CONNECTION_MARK, None, LONG_AGO)];
