@@ -80,7 +80,7 @@ impl Default for Metrics {
 }
 
 /// Metrics whose values are known when the text is made.
-fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
+fn current_values(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
     let mut registry = Registry::default();
     add_process(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
@@ -185,7 +185,7 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);
-        let _ = encode_registry(&mut text, &at_this_moment(now, audit, traces, history));
+        let _ = encode_registry(&mut text, &current_values(now, audit, traces, history));
         let _ = encode_eof(&mut text);
         text
     }

@@ -117,7 +117,7 @@ impl Relay {
     /// [`Code::HeldElsewhere`], for a request that was sent on too often also when another server has it.
     pub async fn holder(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
         match self.peers.take(conversation).await? {
-            Some(peer) if hops(headers) >= HOPS_MAX => Err(silent(&peer)),
+            Some(peer) if hops(headers) >= HOPS_MAX => Err(no_answer(&peer)),
             peer => Ok(peer),
         }
     }
@@ -159,7 +159,7 @@ impl Relay {
         let upgrade = head.headers.get(header::UPGRADE).cloned();
         let mut request = Request::new(body.into());
         *request.method_mut() = head.method.clone();
-        *request.uri_mut() = at(peer, &head.uri).ok_or_else(|| silent(peer))?;
+        *request.uri_mut() = at(peer, &head.uri).ok_or_else(|| no_answer(peer))?;
         *request.headers_mut() = of_message(&head.headers);
         // The length of what is sent here is the body's own.
         request.headers_mut().remove(header::CONTENT_LENGTH);
@@ -169,11 +169,11 @@ impl Relay {
             request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         }
         debug!(peer = %peer.instance, path = head.uri.path(), "a request is sent on");
-        let unanswered = || if head.method.is_safe() { silent(peer) } else { lost(peer) };
+        let unanswered = || if head.method.is_safe() { no_answer(peer) } else { unknown_result(peer) };
         let answer = tokio::select! {
             answer = self.client.request(request) => answer.map_err(|error| {
                 warn!(peer = %peer.instance, %error, "another server does not answer");
-                if error.is_connect() { silent(peer) } else { unanswered() }
+                if error.is_connect() { no_answer(peer) } else { unanswered() }
             }),
             // A server that froze keeps its connections.
             () = self.peers.dead(peer.instance) => {
@@ -190,7 +190,7 @@ impl Relay {
             let gone = self.dead(peer);
             tokio::spawn(async move {
                 tokio::select! {
-                    () = carry(client, server) => {}
+                    () = copy_upgraded(client, server) => {}
                     () = gone => {}
                 }
             });
@@ -325,14 +325,14 @@ fn hops(headers: &HeaderMap) -> u8 {
     value.map_or(0, |hops| hops.unwrap_or(HOPS_MAX))
 }
 
-fn silent(peer: &Peer) -> Failure {
+fn no_answer(peer: &Peer) -> Failure {
     debug!(peer = %peer.instance, "the server that a request is for does not answer");
     let why = "Another server has the conversation or run of this request and does not answer: try again in a moment.";
     Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S)
 }
 
 /// A request that a server may have begun, and did not answer.
-fn lost(peer: &Peer) -> Failure {
+fn unknown_result(peer: &Peer) -> Failure {
     debug!(peer = %peer.instance, "the result of a forwarded request is unknown");
     let why = "The server that has this conversation ended before it answered, so it is unknown what became of the \
         request. Look at the files before you send it again.";
@@ -356,7 +356,7 @@ fn of_message(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Carries what a WebSocket carries, until either end closes.
-async fn carry(client: OnUpgrade, server: OnUpgrade) {
+async fn copy_upgraded(client: OnUpgrade, server: OnUpgrade) {
     if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
         let _ = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await;
     }
