@@ -274,18 +274,16 @@ pub fn verify(files: &[PathBuf]) -> Result<Verified, VerifyError> {
 fn read(file: &Path, verified: &mut Verified, head: &mut Option<Head>) -> Result<u64, VerifyError> {
     let failed = |source| VerifyError::Read { file: file.to_owned(), source };
     let mut reader = BufReader::new(File::open(file).map_err(failed)?);
-    let mut text = Vec::new();
-    for line in 1.. {
-        text.clear();
-        // A longer line is none of ours; its parts are no JSON.
-        if reader.by_ref().take(TAIL_BYTES).read_until(b'\n', &mut text).map_err(failed)? == 0 {
-            return Ok(line - 1);
-        }
+    let (mut text, mut line) = (Vec::new(), 0);
+    // A longer line is none of ours; its parts are no JSON.
+    while reader.by_ref().take(TAIL_BYTES).read_until(b'\n', &mut text).map_err(failed)? > 0 {
+        line += 1;
         let is_whole = text.pop_if(|byte| *byte == b'\n').is_some();
         let broken = |broken| VerifyError::Broken { file: file.to_owned(), line, broken };
         follow(&text, is_whole, verified, head).map_err(broken)?;
+        text.clear();
     }
-    Ok(0)
+    Ok(line)
 }
 
 /// Checks one line.
