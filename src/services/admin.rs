@@ -35,8 +35,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Code, ConversationKey, Failure, Principal, RunId, SessionId, TokenId, TokenRecord, finding::Finding,
-        network::PolicyText, tools::ServerText,
+        Code, ConversationKey, Failure, Principal, RunId, SessionId, TokenId, TokenRecord, clock::DAY_MS,
+        finding::Finding, network::PolicyText, tools::ServerText,
     },
     ports::{
         history::UsageFilter,
@@ -47,7 +47,6 @@ use crate::{
 /// How long a round of checks may take before its caller gets an error: the test of the engine, the starts that are
 /// under way at its end, and the removal of their sandboxes.
 const CHECK_MAX: Duration = Duration::from_mins(3);
-const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Sums of a day that are read: owners times languages.
 const USAGE_MAX: usize = 10_000;
 
