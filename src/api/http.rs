@@ -39,7 +39,12 @@ pub mod v1;
 
 use std::sync::Arc;
 
-use axum::{Router, middleware, routing::any};
+use axum::{
+    Router,
+    http::{HeaderMap, HeaderName, HeaderValue},
+    middleware,
+    routing::any,
+};
 use tower_http::catch_panic::CatchPanicLayer;
 
 // The words that most interfaces use, without their modules.
@@ -53,11 +58,24 @@ use self::{
     multipart::Form,
     parts::{ApiCall, Path, Query, RequestBody},
 };
-use crate::{ports::observer::Observer, services::stats::Readiness};
+use crate::{
+    domain::{Code, Failure},
+    ports::observer::Observer,
+    services::stats::Readiness,
+};
 
 /// Whether a path is that of a surface at this root.
 fn is_below(root: &str, path: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A header that is there once or not at all.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, Failure> {
+    let mut all = headers.get_all(name).iter();
+    let (value, None) = (all.next(), all.next()) else {
+        return Err(Failure::new(Code::InvalidRequest, format!("The header `{name}` is there twice: send it once.")));
+    };
+    Ok(value)
 }
 
 /// The parts of the router.
@@ -122,7 +140,7 @@ pub fn router(parts: HttpParts) -> Router {
     };
     router
         .merge(sign_in.map_or_else(Router::new, sign_in::open))
-        .layer(middleware::from_fn(page::headers))
+        .layer(middleware::from_fn(guard::add_headers))
         .layer(middleware::from_fn(body::drain_unread))
         .layer(middleware::from_fn_with_state(proxies, auth::forwarded))
         .layer(middleware::from_fn(auth::turn))

@@ -18,7 +18,7 @@ use http_body::Body as _;
 use ipnet::IpNet;
 use tokio::time::sleep;
 
-use super::{Reply, body, coderunner, e2b, error::ApiError, health, is_below, librechat, parts::single, sign_in};
+use super::{Reply, body, coderunner, e2b, error::ApiError, health, is_below, librechat, sign_in, single};
 use crate::{
     domain::{Code, Failure, Principal, Scope, TokenId, address::network},
     services::tokens::{Caller, Token, Tokens},

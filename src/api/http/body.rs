@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{json, parts::single};
+use super::{json, single};
 use crate::{
     api::schema::parse::by_size,
     domain::{Code, Failure, Principal},

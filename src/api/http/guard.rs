@@ -1,5 +1,5 @@
 //! Checks `Host` and `Origin`, against DNS rebinding and foreign pages, and which host serves files when these have a
-//! separate origin.
+//! separate origin. Also the headers by which browsers keep apart what is answered.
 //!
 //! The MCP specification demands the `Origin` check (2026-07-28, basic/transports/streamable-http).
 
@@ -13,7 +13,7 @@ use axum::{
 };
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-use super::{Reply, error::ApiError, is_below, parts::single};
+use super::{Reply, error::ApiError, is_below, single};
 use crate::domain::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
@@ -32,6 +32,16 @@ const EXPOSED: [HeaderName; 14] = [
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("sandbox-truncated"),
     HeaderName::from_static("sandbox-unanswered"),
+];
+
+/// Headers of every answer that does not set them itself.
+const ALWAYS: [(&str, &str); 6] = [
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("x-frame-options", "DENY"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
 ];
 
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
@@ -162,6 +172,15 @@ pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, nex
         Some(answer) => Ok(answer),
         None => Ok(next.run(request).await),
     }
+}
+
+/// Adds the headers that every answer carries.
+pub(super) async fn add_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    for (name, value) in ALWAYS {
+        response.headers_mut().entry(HeaderName::from_static(name)).or_insert(HeaderValue::from_static(value));
+    }
+    response
 }
 
 #[cfg(test)]

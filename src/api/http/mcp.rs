@@ -44,9 +44,8 @@ use crate::{
         http::{
             body::{self, Bodies},
             error::ApiError,
-            parts::single,
             peers::Relay,
-            sse,
+            single, sse,
         },
         mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
@@ -215,7 +214,9 @@ impl Mount {
             let why = "The body is an answer, and this server asks only in a session: send it with `mcp-session-id`.";
             return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
         }
-        if let Some(peer) = self.elsewhere(&head, session, &body).await {
+        if !self.relay.is_alone()
+            && let Some(peer) = self.elsewhere(&head, session, &body).await
+        {
             let refused = |failure| failed_call(failure, envelope.id.as_ref());
             return self.sent_on(peer.map_err(refused)?, &head, session, body).await.map_err(refused);
         }

@@ -11,9 +11,7 @@ use std::{
 
 use axum::{
     Router,
-    extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
-    middleware::Next,
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -51,16 +49,6 @@ type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
 
 /// The best first.
 const ENCODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
-
-/// Headers of every answer that does not set them itself.
-const ALWAYS: [(&str, &str); 6] = [
-    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-    ("x-frame-options", "DENY"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-];
 
 /// `/`, `/docs`, `/admin` and what the pages are made of: one route for each embedded file, so nothing is looked up by
 /// what a client typed.
@@ -174,13 +162,4 @@ fn media_type(path: &str) -> &'static str {
 
 fn short(content: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(&Sha256::digest(content)[..12])
-}
-
-/// Adds the headers that every answer carries.
-pub async fn headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    for (name, value) in ALWAYS {
-        response.headers_mut().entry(HeaderName::from_static(name)).or_insert(HeaderValue::from_static(value));
-    }
-    response
 }

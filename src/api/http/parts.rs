@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc};
 use axum::{
     body::{Body, Bytes, HttpBody as _},
     extract::{self, FromRef, FromRequest, FromRequestParts, OriginalUri, Request},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, request::Parts},
+    http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts},
 };
 use futures_util::Stream;
 use schemars::JsonSchema;
@@ -20,6 +20,7 @@ use super::{
     error::ApiError,
     files,
     peers::MayBeElsewhere,
+    single,
 };
 use crate::{
     api::schema::parse::{Source, by_size, parse},
@@ -182,15 +183,6 @@ impl RequestBody {
     pub async fn lenient<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Failure> {
         parse(self.members().await?.0, Source::Lenient)
     }
-}
-
-/// A header that is there once or not at all.
-pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, Failure> {
-    let mut all = headers.get_all(name).iter();
-    let (value, None) = (all.next(), all.next()) else {
-        return Err(Failure::new(Code::InvalidRequest, format!("The header `{name}` is there twice: send it once.")));
-    };
-    Ok(value)
 }
 
 /// Refuses the first of the arguments that breaks its rule: its name, whether it does, and the rule.

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 
-use crate::api::http::parts::single;
+use crate::api::http::single;
 
 /// A part of a file. Never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -43,14 +43,14 @@ enum About {
 }
 
 impl Mount {
-    /// The other server that a message is for, or why no server answers it now; `None`: it is for this one.
+    /// Of several servers, the other one that a message is for, or why none answers it now; `None`: it is for this one.
     pub(super) async fn elsewhere(
         &self,
         head: &Parts,
         session: Option<&Session>,
         message: &Bytes,
     ) -> Option<Result<Peer, Failure>> {
-        let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
+        let who = head.extensions.get::<Principal>()?;
         // The session is at another server, which decides itself, or it has ended: it is unknown here either way. From
         // 2026-07-28 on, where each request has a method in its head, there are no sessions, and the header is ignored.
         let is_in_session = accepts(&head.headers, "text/event-stream") && !head.headers.contains_key("mcp-method");

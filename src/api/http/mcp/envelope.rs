@@ -218,7 +218,8 @@ async fn answer_one(
         let why = "method: a batch holds no initialize: send it alone.";
         return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
     }
-    if let Some(id) = envelope.id.clone()
+    if !mount.relay.is_alone()
+        && let Some(id) = envelope.id.clone()
         && let Some(peer) = mount.elsewhere(&head, Some(session), &message).await
     {
         let refused = move |failure| failed_call(failure, Some(&id));

@@ -10,7 +10,7 @@ use axum::{
 
 use super::{RESOURCE, SignInParts};
 use crate::{
-    api::http::{ApiError, arrival::set_bearer, coderunner, parts::single},
+    api::http::{ApiError, arrival::set_bearer, coderunner, single},
     domain::Code,
     services::issuer::Rejection,
 };
