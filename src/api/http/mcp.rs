@@ -137,8 +137,8 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
 /// A session's own stream, or one that its client resumes; and what is refused.
 async fn listen(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    if mount.own_session(&mut head).is_some() {
-        drop(session_id(&head.headers).and_then(|id| mount.open.used(id)));
+    if let Some(session) = mount.own_session(&mut head) {
+        drop(session.in_progress());
     }
     let response = mount.sessions.handle(Request::from_parts(head, body)).await.map(Body::new);
     as_json_rpc(response, None).await
@@ -198,8 +198,8 @@ impl Mount {
         let view = session.map_or_else(chosen, |session| Ok(session.view))?;
         let one_answer = !accepts(&head.headers, "text/event-stream");
         // A batch's requests share it with their head.
-        if let Some(in_progress) = session_id(&head.headers).and_then(|id| self.open.used(id)) {
-            head.extensions.insert(in_progress);
+        if let Some(session) = session {
+            head.extensions.insert(session.in_progress());
         }
         let (over, conversation) = session.map(|session| (session.over.clone(), session.conversation.clone())).unzip();
         head.extensions.insert(Client { view, one_answer, session: over, conversation });
@@ -221,7 +221,7 @@ impl Mount {
             return self.sent_on(peer.map_err(refused)?, &head, session, body).await.map_err(refused);
         }
         // Held until there is an answer: a session that is being opened is not closed for another.
-        let (service, _opening) = self.choose(&mut head, &envelope).await?;
+        let (service, _opening) = self.choose(&mut head, session, &envelope).await?;
         let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
         Ok(as_json_rpc(response, envelope.id).await)
     }
@@ -239,23 +239,27 @@ impl Mount {
     }
 
     /// Counts a request among the calls of its session that have no answer yet.
-    fn count(&self, head: &mut Parts, envelope: &Envelope) -> Result<(), ApiError> {
-        let Envelope { method: Some(_), id: Some(id) } = envelope else { return Ok(()) };
-        if let Some(session) = session_id(&head.headers).and_then(|id| self.open.get(id)) {
-            head.extensions.insert(self.open.begin_call(&session).map_err(|failure| failed_call(failure, Some(id)))?);
+    fn count(&self, head: &mut Parts, session: &Session, envelope: &Envelope) -> Result<(), ApiError> {
+        if let Envelope { method: Some(_), id: Some(id) } = envelope {
+            head.extensions.insert(self.open.begin_call(session).map_err(|failure| failed_call(failure, Some(id)))?);
         }
         Ok(())
     }
 
     /// The service for a request, and the reservation of the session that it opens.
-    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<Reservation>), ApiError> {
+    async fn choose(
+        &self,
+        head: &mut Parts,
+        session: Option<&Session>,
+        envelope: &Envelope,
+    ) -> Result<(&Service, Option<Reservation>), ApiError> {
         let in_session = session_id(&head.headers).is_some();
         let is_request = envelope.method.is_some() && envelope.id.is_some();
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
         // Other messages have no answer, so their session gets them whatever the client accepts.
         if in_session && (streams || !is_request) {
-            self.count(head, envelope)?;
+            session.map_or(Ok(()), |session| self.count(head, session, envelope))?;
             return Ok((&self.sessions, None));
         }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {

@@ -233,7 +233,7 @@ async fn answer_one(
         });
         return Ok(([(header::CONTENT_TYPE, EVENT_STREAM)], Body::from_stream(event.flatten())).into_response());
     }
-    mount.count(&mut head, &envelope)?;
+    mount.count(&mut head, session, &envelope)?;
     head.headers.insert(header::ACCEPT, BOTH_KINDS);
     let one = Request::from_parts(head, Body::from(message));
     Ok(as_json_rpc(mount.sessions.handle(one).await.map(Body::new), envelope.id).await)

@@ -135,14 +135,6 @@ impl Manager {
         self.open.lock().sessions.get(id).cloned()
     }
 
-    /// Notes a request in a session.
-    pub(super) fn used(&self, id: &str) -> Option<InProgress> {
-        let open = self.open.lock();
-        let session = open.sessions.get(id)?;
-        *session.used.lock() = Instant::now();
-        Some(InProgress { _call: Arc::clone(&session.calls) })
-    }
-
     /// Room for a call in a session.
     ///
     /// # Errors
@@ -213,6 +205,12 @@ impl Manager {
 }
 
 impl Session {
+    /// Notes a request, which is in progress until the result is dropped.
+    pub(super) fn in_progress(&self) -> InProgress {
+        *self.used.lock() = Instant::now();
+        InProgress { _call: Arc::clone(&self.calls) }
+    }
+
     /// A new stream, which holds what comes out of `messages`.
     fn record(
         &self,
