@@ -8,14 +8,13 @@ pub mod admin;
 pub mod arguments;
 pub mod browse;
 pub mod check;
-pub mod create_run;
+pub mod event;
 mod file;
 pub mod history;
 pub mod json_schema;
 pub mod network;
 pub mod packages;
 pub mod parse;
-pub mod report;
 pub mod run;
 pub mod session;
 pub mod skills;
@@ -37,7 +36,6 @@ use utoipa::{
 pub use file::{
     ArchiveLink, CHARACTER_BYTES_MAX, File, FileListing, FileResult, MoveFile, Moved, SkippedResult, file_filter,
 };
-pub use report::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
     domain::{Change, Code, Ended, Limits, Scope, id::RequestId, text::rfc3339},
@@ -115,7 +113,7 @@ texts! {
     /// What a session does.
     SessionWord: |text: ObjectBuilder| text.enum_values(Some(["idle", "busy", "ended"]));
     /// What happened to a run.
-    EventWord: |text: ObjectBuilder| text.enum_values(Some(run::EVENT_WORDS));
+    EventWord: |text: ObjectBuilder| text.enum_values(Some(event::EVENT_WORDS));
     /// The last hour by minute, or the last day by quarter of an hour.
     SpanWord: |text: ObjectBuilder| text.enum_values(Some(Span::ALL.map(Span::as_str)));
     /// Which runs are worth a look.

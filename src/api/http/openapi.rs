@@ -16,7 +16,7 @@ use super::{
     piston, v1,
 };
 use crate::{
-    api::schema::{NotableWord, run::RunEvent},
+    api::schema::{NotableWord, event::RunEvent},
     domain::{Code, Ended, Figures, Limits, Outcome},
     ports::history::EndWord,
 };

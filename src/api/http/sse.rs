@@ -19,7 +19,7 @@ use axum::{
 use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::json;
 
-use crate::{api::schema::report::FeedNotice, domain::Principal, services::runs::Runs};
+use crate::{api::schema::event::FeedNotice, domain::Principal, services::runs::Runs};
 
 /// A comment is sent into a silent stream this often, so that no proxy closes it.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     api::schema::{
         ErrorResult, File, FileListing, FileResult, RunnerList, json_len,
-        report::RunReport,
+        run::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
     domain::{ConversationId, Ended, Failure, RunId, text::json_bytes},

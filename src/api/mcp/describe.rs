@@ -29,7 +29,7 @@ use crate::{
         check::{CheckProgram, CheckReport},
         json_schema::{Schema, input, output},
         packages::{InstallPackages, InstalledPackages},
-        report::RunReport,
+        run::RunReport,
         session::{SessionList, SessionsChanged},
         skills::{GetSkillFile, GetSkillInfo},
         tools::{GetToolSource, RegisterMcpServer, SearchTools},

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     api::schema::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
-        report::RunReport,
+        run::RunReport,
     },
     domain::{Code, ConversationId, Ended, Failure, Limits, RunId, environment::check_args, text::rfc3339},
     ports::history::HistoryLine,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, parse::text};
+use super::{EndedWord, ErrorCode, answers, moment, parse::text, run::FiguresResult};
 use crate::{
     domain::Code,
     ports::history::{EndWord, HistoryLine, UsageLine},

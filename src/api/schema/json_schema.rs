@@ -93,7 +93,7 @@ fn simplify(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Deleted, arguments::*, report::RunReport},
+        super::{Deleted, arguments::*, run::RunReport},
         *,
     };
 

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use super::{
     SessionWord, answers,
     arguments::{Program, Wait},
-    create_run::RunLimits,
     rfc3339,
+    run::RunLimits,
 };
 use crate::{
     domain::{ConversationId, Environment, Failure, Language, Limits, text::ms},

@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use crate::{
     api::schema::{
-        create_run::MEMORY_BYTES_MIN,
         parse::{self, Invalid, Source},
+        run::MEMORY_BYTES_MIN,
     },
     domain::{Code, Failure, Language, Limits, SafePath, environment::ARGS_MAX, text::unhex},
     ports::runner::Runner,

@@ -31,9 +31,9 @@ use crate::{
         schema::{
             Binary,
             arguments::{WAIT_S_MAX, Wait},
-            create_run::CreateRun,
+            event::{RunEvent, RunEventStream},
             parse::{self, Source},
-            run::{RunEvent, RunEventStream, RunList, RunStatus},
+            run::{CreateRun, RunList, RunStatus},
         },
     },
     domain::{Code, ConversationId, Failure, Limits, Principal, RunId},

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::{
     super::{
-        create_run::CreateRun,
         parse::{Source, parse},
+        run::CreateRun,
     },
     *,
 };
