@@ -12,7 +12,6 @@ mod browsing;
 mod caller;
 mod content;
 mod describe;
-mod mcp_tools;
 mod picture;
 mod progress;
 mod questions;
@@ -22,7 +21,6 @@ mod shown;
 mod skills;
 mod stdio;
 mod tools;
-mod view;
 mod waiting;
 
 use std::{
@@ -41,28 +39,31 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, CustomRequest,
         CustomResult, ErrorCode, Extensions, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult,
-        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        JsonObject, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
         ListSkillsResult, ListToolsResult, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
         ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, SubscriptionContext},
 };
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::{
-    caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall},
+    caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall, ToolResponse},
     questions::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink, URIS_BYTES_MAX},
 };
 pub use self::{
-    describe::ToolName,
+    caller::{Client, McpParts, View},
+    describe::{Group, McpOptions, ToolName},
     picture::Downscaler,
     sessions::shared_conversation,
     stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
-    view::{Client, Group, McpOptions, McpParts, View},
 };
 use crate::{
+    api::schema::parse::{Source, parse},
     domain::{Code, ConversationId, Failure, Principal, TraceContext, id::RequestId, text},
     services::{browser, tokens::Token},
 };
@@ -278,32 +279,61 @@ impl ServerHandler for McpServer {
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        let mut accepted = requested.clone();
-        if let Some(uris) = &mut accepted.resource_subscriptions {
-            let mut left = URIS_BYTES_MAX;
-            uris.truncate(FOLLOWED_MAX);
-            uris.retain(|uri| left.checked_sub(uri.len()).inspect(|rest| left = *rest).is_some());
-        }
-        Some(accepted)
+        Some(resources::within_bounds(requested.clone()))
     }
 
     async fn listen(&self, subscription: SubscriptionContext) -> McpResult<()> {
         let caller = self.caller(&subscription.request_context().extensions)?;
-        let changes = FileChanges::new(&self.parts, &caller.principal);
-        let (accepted, followed) = (subscription.accepted().clone(), Followed::default());
-        for uri in accepted.resource_subscriptions.into_iter().flatten() {
-            if let Ok(key) = self.parts.file_of(&caller, &uri) {
-                followed.add(key, uri);
-            }
-        }
-        let (runs, sink) = (&self.parts.runs, Sink::Subscription(subscription.sink().clone()));
-        tokio::select! {
-            () = subscription.cancelled() => {}
-            () = resources::follow_languages(runs, &sink), if accepted.tools_list_changed == Some(true) => {}
-            () = changes.follow(&followed, &sink) => {}
-        }
+        resources::listen(&self.parts, &caller, &subscription).await;
         Ok(())
     }
+}
+
+impl McpParts {
+    /// Calls a tool. The answer may be a question, after which the call is repeated.
+    ///
+    /// # Errors
+    /// Arguments that break a rule, and failures of ours. A program that fails is a result.
+    async fn call(&self, tool: ToolName, call: ToolCall<'_>, arguments: JsonObject) -> ToolResponse {
+        let caller = call.caller;
+        let result = match tool {
+            ToolName::RunCode => return self.run_code(call, read(arguments)?).await,
+            ToolName::GetRun => self.get_run(call, read(arguments)?).await,
+            ToolName::CancelRun => self.cancel_run(caller, read(arguments)?).await,
+            ToolName::ListRunners => Ok(self.list_runners(caller, read(arguments)?)),
+            ToolName::ListFiles => self.list_files(caller, read(arguments)?).await,
+            ToolName::ReadFile => self.read_file(caller, read(arguments)?).await,
+            ToolName::WriteFile => self.write_file(caller, read(arguments)?).await,
+            ToolName::EditFile => self.edit_file(caller, read(arguments)?).await,
+            ToolName::UploadUrl => self.upload_url(caller, read(arguments)?),
+            ToolName::DeleteFile => self.delete_file(caller, read(arguments)?).await,
+            ToolName::RunCell => return self.run_cell(call, read(arguments)?).await,
+            ToolName::Interrupt => self.interrupt(caller, read(arguments)?).await,
+            ToolName::ResetSession => self.reset_session(caller, read(arguments)?),
+            ToolName::ListSessions => Ok(self.list_sessions(caller, read(arguments)?)),
+            ToolName::InstallPackages => self.install_packages(caller, read(arguments)?).await,
+            ToolName::ExecutePythonCode => self.execute_command(call, "python", read(arguments)?).await,
+            ToolName::ExecuteBashCode => self.execute_command(call, "bash", read(arguments)?).await,
+            ToolName::GetKernelStatus => self.kernel_status(caller, read(arguments)?),
+            ToolName::ExecuteIpythonCell => self.execute_ipython_cell(call, read(arguments)?).await,
+            ToolName::Browse => self.browse(call, read(arguments)?).await,
+            ToolName::NavigateText => self.navigate_text(call, read(arguments)?).await,
+            ToolName::InstallPackage => self.install_package(caller, read(arguments)?).await,
+            ToolName::ListSkills => self.list_skills(caller, read(arguments)?).await,
+            ToolName::GetSkillInfo => self.skill_info(caller, read(arguments)?).await,
+            ToolName::GetSkillFile => self.skill_file(caller, read(arguments)?).await,
+            ToolName::SearchTools => self.search_tools(caller, read(arguments)?).await,
+            ToolName::GetToolSource => self.tool_source(caller, read(arguments)?).await,
+            ToolName::RegisterMcpServer => self.register_mcp_server(caller, read(arguments)?).await,
+            ToolName::CheckCode => self.check_code(caller, read(arguments)?).await,
+            ToolName::Reset => self.reset(caller, read(arguments)?),
+        };
+        result.map(Into::into)
+    }
+}
+
+fn read<T: DeserializeOwned + JsonSchema>(arguments: JsonObject) -> Result<T, Failure> {
+    parse(arguments, Source::Json)
 }
 
 fn one_page(request: PageRequest) -> McpResult<()> {

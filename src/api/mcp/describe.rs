@@ -7,16 +7,15 @@
 
 mod sentences;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rmcp::model::{Implementation, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
 use serde_json::Value;
 
 use self::sentences::{calls, folders, languages, limits, network, secrets, variables};
 use super::{
-    McpOptions,
-    shown::size,
-    view::{Group, View},
+    View,
+    shown::{OUTPUT_BYTES_MAX, size},
 };
 use crate::{
     api::schema::{
@@ -34,9 +33,62 @@ use crate::{
         skills::{GetSkillFile, GetSkillInfo},
         tools::{GetToolSource, RegisterMcpServer, SearchTools},
     },
-    domain::{Principal, Scope, error::Operation},
+    domain::{AllowedVariables, Limits, Principal, Scope, error::Operation, shared_folder::SharedFolder, words::words},
     ports::runner::Runner,
 };
+
+words! {
+    /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Group: word {
+        Run = "run",
+        Files = "files",
+        /// Listed only where some language has a kernel.
+        Session = "session",
+        /// With CodeRunner's names.
+        CodeRunner = "coderunner",
+        /// With ipybox's names.
+        Ipybox = "ipybox",
+        /// Listed only where there is a browser that the caller can use.
+        Web = "web",
+        /// With CodeRunner's names; listed only where there are skills.
+        Skills = "skills",
+        /// Listed only where the caller's programs may call tools of MCP servers.
+        Tools = "tools",
+        /// Not listed by default: it is of use to few conversations.
+        Check = "check",
+    }
+}
+
+/// Sizes that bound or describe the tools.
+#[derive(Debug, Clone)]
+pub struct McpOptions {
+    /// The largest picture that is shown in a result, in bytes.
+    pub image_bytes_max: u64,
+    /// How many pictures one result shows.
+    pub images_max: usize,
+    /// How much one call of `read_file` reads at most, in bytes.
+    pub read_bytes_max: u64,
+    /// The largest file that `write_file` writes, in bytes.
+    pub write_bytes_max: u64,
+    /// What one run may use, for the descriptions.
+    pub limits: Limits,
+    /// How long a call waits for its run by default.
+    pub wait_default: Duration,
+    /// Folders that programs see beside /data, for the descriptions.
+    pub folders: Vec<SharedFolder>,
+    /// The variables that a run may set, for the descriptions.
+    pub variables: AllowedVariables,
+    /// What clients see if they choose nothing.
+    pub view: View,
+}
+
+impl McpOptions {
+    /// How much one call of `read_file` reads by default, in bytes.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes_max.min(OUTPUT_BYTES_MAX as u64)
+    }
+}
 
 /// What the list says of a tool.
 struct Facts {

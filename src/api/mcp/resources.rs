@@ -14,8 +14,10 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, Peer, RoleServer,
-    model::{ReadResourceResult, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam},
-    service::SubscriptionSink,
+    model::{
+        ReadResourceResult, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam, SubscriptionFilter,
+    },
+    service::{SubscriptionContext, SubscriptionSink},
 };
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
@@ -168,6 +170,33 @@ impl FileChanges {
                 }
             }
         }
+    }
+}
+
+/// A subscription without the URIs beyond the bounds.
+pub(super) fn within_bounds(mut filter: SubscriptionFilter) -> SubscriptionFilter {
+    if let Some(uris) = &mut filter.resource_subscriptions {
+        let mut left = URIS_BYTES_MAX;
+        uris.truncate(FOLLOWED_MAX);
+        uris.retain(|uri| left.checked_sub(uri.len()).inspect(|rest| left = *rest).is_some());
+    }
+    filter
+}
+
+/// Notifies a subscription of what it accepted, until it ends.
+pub(super) async fn listen(parts: &McpParts, caller: &Caller, subscription: &SubscriptionContext) {
+    let changes = FileChanges::new(parts, &caller.principal);
+    let (accepted, followed) = (subscription.accepted().clone(), Followed::default());
+    for uri in accepted.resource_subscriptions.into_iter().flatten() {
+        if let Ok(key) = parts.file_of(caller, &uri) {
+            followed.add(key, uri);
+        }
+    }
+    let sink = Sink::Subscription(subscription.sink().clone());
+    tokio::select! {
+        () = subscription.cancelled() => {}
+        () = follow_languages(&parts.runs, &sink), if accepted.tools_list_changed == Some(true) => {}
+        () = changes.follow(&followed, &sink) => {}
     }
 }
 

@@ -1,19 +1,19 @@
-//! Each tool: its arguments, one call of a service, its answer. Here are those for files, packages and programs that
-//! are checked; those that wait for a run are in [`super::waiting`].
+//! Each tool: its arguments, one call of a service, its answer. Here are those for files, packages, programs that are
+//! checked and tools of MCP servers; those that wait for a run are in [`super::waiting`].
 
-use rmcp::model::{CallToolResult, JsonObject};
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
+use std::fmt::Write as _;
+
+use rmcp::model::CallToolResult;
 use serde_json::Value;
 
 use super::{
     Caller, McpParts,
-    caller::{ToolCall, ToolResponse, ToolResult},
+    caller::ToolResult,
     content::{self, section},
     describe::ToolName,
     picture,
     sessions::own_conversation,
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, size},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, fitting, left_out, shorten, size},
 };
 use crate::{
     api::schema::{
@@ -24,12 +24,18 @@ use crate::{
         check::{CheckProgram, CheckReport, ProgramProblem},
         file_filter,
         packages::{InstallPackages, InstalledPackages},
-        parse::{Source, by_size, parse},
+        parse::by_size,
+        tools::{GetToolSource, RegisterMcpServer, SearchTools, found_limit},
     },
-    domain::{Code, Failure, Language, error::Operation, text::rfc3339},
+    domain::{
+        Code, Failure, Language, Scope,
+        error::Operation,
+        text::{one_line, rfc3339},
+    },
     services::{
         files::{FileQuery, TextChange, media_type},
         packages::{InstallRequest, Installed},
+        tools::{Found, ModuleLanguage, SearchResult, ServerState},
     },
 };
 
@@ -37,52 +43,11 @@ use crate::{
 const PROBLEMS_BYTES_MAX: usize = 16 << 10;
 
 impl McpParts {
-    /// Calls a tool. The answer may be a question, after which the call is repeated.
-    ///
-    /// # Errors
-    /// Arguments that break a rule, and failures of ours. A program that fails is a result.
-    pub(super) async fn call(&self, tool: ToolName, call: ToolCall<'_>, arguments: JsonObject) -> ToolResponse {
-        let caller = call.caller;
-        let result = match tool {
-            ToolName::RunCode => return self.run_code(call, read(arguments)?).await,
-            ToolName::GetRun => self.get_run(call, read(arguments)?).await,
-            ToolName::CancelRun => self.cancel_run(caller, read(arguments)?).await,
-            ToolName::ListRunners => Ok(self.list_runners(caller, read(arguments)?)),
-            ToolName::ListFiles => self.list_files(caller, read(arguments)?).await,
-            ToolName::ReadFile => self.read_file(caller, read(arguments)?).await,
-            ToolName::WriteFile => self.write_file(caller, read(arguments)?).await,
-            ToolName::EditFile => self.edit_file(caller, read(arguments)?).await,
-            ToolName::UploadUrl => self.upload_url(caller, read(arguments)?),
-            ToolName::DeleteFile => self.delete_file(caller, read(arguments)?).await,
-            ToolName::RunCell => return self.run_cell(call, read(arguments)?).await,
-            ToolName::Interrupt => self.interrupt(caller, read(arguments)?).await,
-            ToolName::ResetSession => self.reset_session(caller, read(arguments)?),
-            ToolName::ListSessions => Ok(self.list_sessions(caller, read(arguments)?)),
-            ToolName::InstallPackages => self.install_packages(caller, read(arguments)?).await,
-            ToolName::ExecutePythonCode => self.execute_command(call, "python", read(arguments)?).await,
-            ToolName::ExecuteBashCode => self.execute_command(call, "bash", read(arguments)?).await,
-            ToolName::GetKernelStatus => self.kernel_status(caller, read(arguments)?),
-            ToolName::ExecuteIpythonCell => self.execute_ipython_cell(call, read(arguments)?).await,
-            ToolName::Browse => self.browse(call, read(arguments)?).await,
-            ToolName::NavigateText => self.navigate_text(call, read(arguments)?).await,
-            ToolName::InstallPackage => self.install_package(caller, read(arguments)?).await,
-            ToolName::ListSkills => self.list_skills(caller, read(arguments)?).await,
-            ToolName::GetSkillInfo => self.skill_info(caller, read(arguments)?).await,
-            ToolName::GetSkillFile => self.skill_file(caller, read(arguments)?).await,
-            ToolName::SearchTools => self.search_tools(caller, read(arguments)?).await,
-            ToolName::GetToolSource => self.tool_source(caller, read(arguments)?).await,
-            ToolName::RegisterMcpServer => self.register_mcp_server(caller, read(arguments)?).await,
-            ToolName::CheckCode => self.check_code(caller, read(arguments)?).await,
-            ToolName::Reset => self.reset(caller, read(arguments)?),
-        };
-        result.map(Into::into)
-    }
-
-    fn list_runners(&self, caller: &Caller, NoArguments {}: NoArguments) -> CallToolResult {
+    pub(super) fn list_runners(&self, caller: &Caller, NoArguments {}: NoArguments) -> CallToolResult {
         content::runners(caller, &RunnerList::from(&self.runs))
     }
 
-    async fn list_files(&self, caller: &Caller, arguments: ListFiles) -> ToolResult {
+    pub(super) async fn list_files(&self, caller: &Caller, arguments: ListFiles) -> ToolResult {
         let ListFiles { conversation_id, folder, cursor } = arguments;
         let top = |folder: &str| matches!(folder.trim_end_matches('/'), "" | "." | "/data");
         let folder = folder.as_deref().filter(|folder| !top(folder));
@@ -93,7 +58,7 @@ impl McpParts {
         Ok(content::listing(caller, &format!("\"conversationId\": \"{}\"{folder}", key.id), &list))
     }
 
-    async fn read_file(&self, caller: &Caller, request: ReadFile) -> ToolResult {
+    pub(super) async fn read_file(&self, caller: &Caller, request: ReadFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         let offset = request.offset.unwrap_or(0);
         if request.limit == Some(0) {
@@ -119,14 +84,14 @@ impl McpParts {
         Ok(content::file(caller, (piece(), offset), picture))
     }
 
-    async fn write_file(&self, caller: &Caller, file: WriteFile) -> ToolResult {
+    pub(super) async fn write_file(&self, caller: &Caller, file: WriteFile) -> ToolResult {
         let bytes_max = self.options.write_bytes_max;
         let (conversation, path, content) = by_size(file.content.len(), move || file.decode(bytes_max)).await?;
         let entry = self.files.write(&caller.key(conversation), &path, content).await?;
         Ok(content::written(caller, "Wrote", &File::from(&entry)))
     }
 
-    async fn edit_file(&self, caller: &Caller, arguments: EditFile) -> ToolResult {
+    pub(super) async fn edit_file(&self, caller: &Caller, arguments: EditFile) -> ToolResult {
         let EditFile { conversation_id, path, old_text, new_text, replace_all, append } = arguments;
         let wrong = |name, why| Err(Failure::argument(name, why));
         let change = match (old_text, new_text, append) {
@@ -145,7 +110,7 @@ impl McpParts {
         Ok(content::written(caller, "Edited", &File::from(&entry)))
     }
 
-    fn upload_url(&self, caller: &Caller, arguments: UploadUrl) -> ToolResult {
+    pub(super) fn upload_url(&self, caller: &Caller, arguments: UploadUrl) -> ToolResult {
         let UploadUrl { conversation_id, path } = arguments;
         let (url, expires_unix_s, bytes_max) =
             self.files.upload_url(&caller.key(conversation_id), &path).ok_or_else(no_uploads)?;
@@ -155,20 +120,20 @@ impl McpParts {
         Ok(content::text_result(caller, text, &Upload { url, url_expires_at, bytes_max }))
     }
 
-    async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
+    pub(super) async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         self.files.delete(&caller.key(request.conversation_id), &path, None).await?;
         Ok(content::text_result(caller, format!("Deleted /data/{}.", path.display()), &Deleted { deleted: true }))
     }
 
-    async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
+    pub(super) async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
         let InstallPackages { conversation_id, language, packages } = arguments;
         let wanted = InstallRequest { conversation: caller.key(conversation_id), language, tool: None, packages };
         let installed = self.packages.install(wanted).await?;
         Ok(content::text_result(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
     }
 
-    async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
+    pub(super) async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
         let (conversation, packages) = (caller.key(own_conversation(caller)?), vec![arguments.package_name]);
         let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };
         match self.packages.install(wanted).await {
@@ -187,7 +152,7 @@ impl McpParts {
         about.map(|about| format!(" Installed: {about}")).unwrap_or_default()
     }
 
-    async fn check_code(&self, caller: &Caller, arguments: CheckProgram) -> ToolResult {
+    pub(super) async fn check_code(&self, caller: &Caller, arguments: CheckProgram) -> ToolResult {
         let CheckProgram { language, code } = arguments;
         let report = CheckReport::from(self.checker.check(&caller.principal, &language, &code.0).await?);
         // A part of a program is of no use. One that is formatted already is not repeated in a text.
@@ -199,10 +164,65 @@ impl McpParts {
         }
         Ok(content::text_result(caller, checked_text(caller, &report, &code.0), &report))
     }
-}
 
-fn read<T: DeserializeOwned + JsonSchema>(arguments: JsonObject) -> Result<T, Failure> {
-    parse(arguments, Source::Json)
+    /// Finds the tools that programs may call, so that a model need not read the descriptions of all.
+    pub(super) async fn search_tools(&self, caller: &Caller, SearchTools { query, limit }: SearchTools) -> ToolResult {
+        let SearchResult { tools, unanswered } =
+            self.tools.search(&caller.principal, &query, found_limit(limit)?).await?;
+        let mut text = String::new();
+        for Found { server, tool, about, signature, module, may_destroy } in &tools {
+            let asks = if *may_destroy { " [a person may be asked]" } else { "" };
+            let (tool, signature) = (tool.escape_debug(), one_line(signature));
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{server}/{tool}{asks}: {about}\n  from {module} import run, Params  # {signature}");
+        }
+        let list = |states: &[ServerState]| {
+            let one = |ServerState { name, tools, error, .. }: &ServerState| match tools {
+                Some(count) => format!("{name}: {count} tools"),
+                None => format!("{name}: {}", one_line(error.as_deref().unwrap_or_default())),
+            };
+            states.iter().map(one).collect::<Vec<_>>().join("; ")
+        };
+        if !unanswered.is_empty() {
+            let none = if tools.is_empty() { "No tool of the other servers fits these words. " } else { "" };
+            let _ = writeln!(text, "{none}Search again for the tools of these servers. {}.", list(&unanswered));
+        } else if tools.is_empty() {
+            // Each has answered just now.
+            let servers = list(&self.tools.servers(&caller.principal).await);
+            text =
+                format!("No tool fits these words. Servers: {}.", if servers.is_empty() { "none" } else { &servers });
+        }
+        let search = caller.tool(ToolName::SearchTools);
+        let mark = |_: usize, left: usize| {
+            format!("\n[… {left} bytes are left out here: call {search} with other words, or with a smaller limit …]\n")
+        };
+        Ok(content::plain(shorten(&text, TEXT_BYTES_MAX, mark), false))
+    }
+
+    pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
+        let GetToolSource { server, tool, language } = arguments;
+        let language = language.unwrap_or(ModuleLanguage::Python);
+        let source = self.tools.source(&caller.principal, &server, &tool, language).await?;
+        let text = source.types.unwrap_or(source.text);
+        let route = "GET /v1/tools/{server}/{tool}/source";
+        let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here: {route} shows them …]\n");
+        Ok(content::plain(shorten(&text, TEXT_BYTES_MAX, mark), false))
+    }
+
+    /// For the caller's own programs. Answers as ipybox does: the names of the tools, each in a text of its own.
+    pub(super) async fn register_mcp_server(&self, caller: &Caller, arguments: RegisterMcpServer) -> ToolResult {
+        let RegisterMcpServer { server_name, server_params } = arguments;
+        if caller.check_scope(Scope::Admin).is_err() {
+            let why = "Registering tool servers needs the scope admin: ask the operator to add the server.";
+            return Err(Failure::new(Code::InsufficientScope, why));
+        }
+        let text = server_params.server(caller.principal.name())?;
+        let name = self.tools.register(&caller.principal, &server_name, &text).await;
+        let own_name = |failure: Failure| failure.renamed("name", "server_name").renamed("server", "server_params");
+        let name = name.map_err(own_name)?;
+        let tools = self.tools.names(&caller.principal, &name).await?;
+        Ok(content::texts(tools))
+    }
 }
 
 fn no_uploads() -> Failure {

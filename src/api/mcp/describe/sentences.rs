@@ -1,10 +1,12 @@
 //! Sentences of the description of `run_code`, or of `run_cell` where that is not listed. They depend on the settings,
 //! the caller and the runners. Each is empty where it does not apply, and bounded.
 
-use super::super::{
-    McpOptions,
-    shown::{clipped, seconds, size, thousandths},
-    view::{Group, View},
+use super::{
+    super::{
+        View,
+        shown::{clipped, seconds, size, thousandths},
+    },
+    Group, McpOptions,
 };
 use crate::{
     domain::{Limits, Principal},
