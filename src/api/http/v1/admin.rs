@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::call::{Call, page};
+use super::{Call, page};
 use crate::{
     api::{
         http::{Answer, ApiCall, Path, Reply, RequestBody, no_content},

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, Conditions, page};
+use super::{Call, Conditions, page};
 use crate::{
     api::{
         http::{Answer, Reply, RequestBody, error::Problem, files as downloads, no_content},

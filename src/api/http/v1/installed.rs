@@ -8,7 +8,7 @@ use axum::{
     response::IntoResponse as _,
 };
 
-use super::call::Call;
+use super::Call;
 use crate::{
     api::{
         http::{Answer, Reply, RequestBody, no_content},

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, page};
+use super::{Call, page};
 use crate::{
     api::{
         http::{Answer, Reply, RequestBody, no_content},

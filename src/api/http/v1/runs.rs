@@ -21,10 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::IntoParams;
 
-use super::{
-    ApiParts,
-    call::{self, Call, page},
-};
+use super::{ApiParts, Call, arguments, page};
 use crate::{
     api::{
         http::{Answer, Reply, RequestBody, error::ApiError, sse},
@@ -205,7 +202,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
 
 /// How many runs the list has at most that a query asks for.
 pub(in crate::api::http) fn page_max(query: &str) -> Result<usize, Failure> {
-    page(call::arguments::<ListRuns>(query)?.limit)
+    page(arguments::<ListRuns>(query)?.limit)
 }
 
 /// Read a run.

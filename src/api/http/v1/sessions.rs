@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use utoipa::IntoParams;
 
 use super::{
-    call::Call,
+    Call,
     runs::{PendingRequest, begin},
 };
 use crate::{
