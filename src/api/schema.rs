@@ -7,17 +7,15 @@
 pub mod admin;
 pub mod arguments;
 pub mod browse;
-pub mod check;
 pub mod event;
 mod file;
 pub mod history;
+pub mod installed;
 pub mod json_schema;
 pub mod network;
-pub mod packages;
 pub mod parse;
 pub mod run;
 pub mod session;
-pub mod skills;
 pub mod token;
 pub mod tools;
 

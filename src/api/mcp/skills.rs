@@ -22,8 +22,8 @@ use super::{
 use crate::{
     api::schema::{
         arguments::NoArguments,
+        installed::{GetSkillFile, GetSkillInfo},
         json_len,
-        skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{
         Code, Failure, SafePath, Scope,

@@ -21,9 +21,8 @@ use crate::{
         arguments::{
             DeleteFile, EditFile, InstallPackage, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
         },
-        check::{CheckProgram, CheckReport, ProgramProblem},
         file_filter,
-        packages::{InstallPackages, InstalledPackages},
+        installed::{CheckProgram, CheckReport, InstallPackages, InstalledPackages, ProgramProblem},
         parse::by_size,
         tools::{GetToolSource, RegisterMcpServer, SearchTools, found_limit},
     },

@@ -19,7 +19,7 @@ use crate::{
         http::{Answer, Reply, RequestBody, error::Problem, files as downloads, no_content},
         schema::{
             ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_filter,
-            packages::{CreatePackages, InstalledPackages},
+            installed::{CreatePackages, InstalledPackages},
         },
     },
     domain::{ConversationId, ConversationKey, Failure, SafePath},

@@ -14,9 +14,8 @@ use crate::{
         http::{Answer, Reply, RequestBody, no_content},
         schema::{
             Binary, RunnerList,
-            check::{CheckProgram, CheckedProgram},
+            installed::{CheckProgram, CheckedProgram, Skill, SkillDetails, SkillList},
             session::ModuleSource,
-            skills::{Skill, SkillDetails, SkillList},
         },
     },
     domain::{
