@@ -1,11 +1,8 @@
 //! What operators see of every owner, what they end, the tokens that they make, and the clients that are signed in.
 //! Needs the scope `admin`, which [`crate::api::http::auth`] checks.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
-    extract::State,
     http::{StatusCode, header},
     response::IntoResponse as _,
 };
@@ -27,9 +24,8 @@ use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, RunId, TokenId},
     ports::history::{EndWord, LineFilter, Notable, UsageFilter},
     services::{
-        admin::{Admin, SizeCursor, Span},
-        history::History,
-        tokens::{NewToken, Tokens},
+        admin::{SizeCursor, Span},
+        tokens::NewToken,
     },
 };
 
@@ -78,8 +74,8 @@ pub(super) struct ListNotable {
     get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
     responses((status = 200, description = "The owners.", body = OwnerList)),
 )]
-pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Answer<OwnerList> {
-    Ok(Json(OwnerList::from(&admin.owners().await?)))
+pub(super) async fn owners(call: Call) -> Answer<OwnerList> {
+    Ok(Json(OwnerList::from(&call.parts.admin.owners().await?)))
 }
 
 /// Show the current activity.
@@ -89,8 +85,8 @@ pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Answer<OwnerL
     get, path = "/v1/admin/overview", tag = "admin", operation_id = "getOverview",
     responses((status = 200, description = "The current activity.", body = OverviewResult)),
 )]
-pub(super) async fn overview(State(admin): State<Admin>, _: Call) -> Json<OverviewResult> {
-    Json(OverviewResult::from(&admin.overview()))
+pub(super) async fn overview(call: Call) -> Json<OverviewResult> {
+    Json(OverviewResult::from(&call.parts.admin.overview()))
 }
 
 /// Show the last hour or day.
@@ -101,8 +97,8 @@ pub(super) async fn overview(State(admin): State<Admin>, _: Call) -> Json<Overvi
     params(OfActivity),
     responses((status = 200, description = "The counts.", body = ActivityResult)),
 )]
-pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>) -> Json<ActivityResult> {
-    Json(ActivityResult::from(&admin.activity(call.query.span.unwrap_or(Span::Hour)).await))
+pub(super) async fn activity(call: Call<OfActivity>) -> Json<ActivityResult> {
+    Json(ActivityResult::from(&call.parts.admin.activity(call.query.span.unwrap_or(Span::Hour)).await))
 }
 
 /// Check the server and its machine.
@@ -112,8 +108,8 @@ pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>)
     get, path = "/v1/admin/doctor", tag = "admin", operation_id = "checkServer",
     responses((status = 200, description = "What was found.", body = FindingList)),
 )]
-pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<FindingList> {
-    Ok(Json(admin.check(&call.who).await?.into()))
+pub(super) async fn doctor(call: Call) -> Answer<FindingList> {
+    Ok(Json(call.parts.admin.check(&call.who).await?.into()))
 }
 
 /// List conversations of every owner by size.
@@ -124,9 +120,9 @@ pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<Fin
     params(ListSizes),
     responses((status = 200, description = "A page of conversations.", body = SizeList)),
 )]
-pub(super) async fn conversations(State(admin): State<Admin>, call: Call<ListSizes>) -> Answer<SizeList> {
+pub(super) async fn conversations(call: Call<ListSizes>) -> Answer<SizeList> {
     let limit = page(call.query.limit)?;
-    let page = admin.conversations(call.query.owner.as_ref(), call.query.cursor.as_ref(), limit).await?;
+    let page = call.parts.admin.conversations(call.query.owner.as_ref(), call.query.cursor.as_ref(), limit).await?;
     Ok(Json(SizeList::from(&page)))
 }
 
@@ -138,10 +134,10 @@ pub(super) async fn conversations(State(admin): State<Admin>, call: Call<ListSiz
     params(ListNotable),
     responses((status = 200, description = "The runs.", body = NotableList)),
 )]
-pub(super) async fn runs(State(history): State<Arc<History>>, call: Call<ListNotable>) -> Answer<NotableList> {
+pub(super) async fn runs(call: Call<ListNotable>) -> Answer<NotableList> {
     let which = call.query.which.unwrap_or(Notable::Slowest);
     let from = call.query.from.map_or(0, |from| from.0);
-    Ok(Json(NotableList::from(&*history.notable(which, from, page(call.query.limit)?).await?)))
+    Ok(Json(NotableList::from(&*call.parts.history.notable(which, from, page(call.query.limit)?).await?)))
 }
 
 /// Stop a run of any owner.
@@ -151,8 +147,8 @@ pub(super) async fn runs(State(history): State<Arc<History>>, call: Call<ListNot
     post, path = "/v1/admin/runs/{runId}/cancel", tag = "admin", operation_id = "cancelAnyRun",
     responses((status = 204, description = "It is being cancelled, or had ended.")),
 )]
-pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    no_content(admin.cancel(&call.who, call.name(4, "runId")?))
+pub(super) async fn cancel(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.admin.cancel(&call.who, call.name(4, "runId")?))
 }
 
 /// End a session of any owner.
@@ -162,8 +158,8 @@ pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Reply<Stat
     delete, path = "/v1/admin/sessions/{sessionId}", tag = "admin", operation_id = "endAnySession",
     responses((status = 204, description = "It has ended.")),
 )]
-pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    no_content(admin.end_session(&call.who, call.name(4, "sessionId")?))
+pub(super) async fn end_session(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.admin.end_session(&call.who, call.name(4, "sessionId")?))
 }
 
 /// Delete a conversation of any owner with all its files.
@@ -174,9 +170,9 @@ pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply
     operation_id = "deleteAnyConversation",
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+pub(super) async fn remove_conversation(call: Call) -> Reply<StatusCode> {
     let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);
-    no_content(admin.remove_conversation(&call.who, &key).await)
+    no_content(call.parts.admin.remove_conversation(&call.who, &key).await)
 }
 
 /// Sums in one answer.
@@ -233,11 +229,11 @@ pub(super) struct ListUsage {
     params(ListHistory),
     responses((status = 200, description = "A page of the history.", body = HistoryList)),
 )]
-pub(super) async fn history(State(history): State<Arc<History>>, call: Call<ListHistory>) -> Answer<HistoryList> {
+pub(super) async fn history(call: Call<ListHistory>) -> Answer<HistoryList> {
     let ListHistory { owner, conversation, language, ended, from, to, cursor: after, limit } = call.query;
     let (limit, from, to) = (page(limit)?, from.map(|from| from.0), to.map(|to| to.0));
     let filter = LineFilter { owner, conversation, language, ended, from, to, after };
-    Ok(Json(HistoryList::from(&history.page(&filter, limit).await?)))
+    Ok(Json(HistoryList::from(&call.api.parts.history.page(&filter, limit).await?)))
 }
 
 /// Sum up what was used.
@@ -248,9 +244,10 @@ pub(super) async fn history(State(history): State<Arc<History>>, call: Call<List
     params(ListUsage),
     responses((status = 200, description = "The usage, at most 10000 sums.", body = UsageList)),
 )]
-pub(super) async fn usage(State(history): State<Arc<History>>, call: Call<ListUsage>) -> Answer<UsageList> {
-    let (from, to) = (call.query.from.map(|from| from.0), call.query.to.map(|to| to.0));
-    let (lines, truncated) = history.usage(&UsageFilter { owner: call.query.owner, from, to }, USAGE_MAX).await?;
+pub(super) async fn usage(call: Call<ListUsage>) -> Answer<UsageList> {
+    let ListUsage { owner, from, to } = call.query;
+    let filter = UsageFilter { owner, from: from.map(|from| from.0), to: to.map(|to| to.0) };
+    let (lines, truncated) = call.api.parts.history.usage(&filter, USAGE_MAX).await?;
     Ok(Json((&*lines, truncated).into()))
 }
 
@@ -294,8 +291,8 @@ pub(super) async fn create_token(call: Call, body: RequestBody) -> Reply {
     params(ListTokens),
     responses((status = 200, description = "The tokens.", body = TokenList)),
 )]
-pub(super) async fn list_tokens(State(tokens): State<Arc<Tokens>>, call: Call<ListTokens>) -> Answer<TokenList> {
-    Ok(Json(TokenList::from(&*tokens.list(call.query.owner.as_ref()).await?)))
+pub(super) async fn list_tokens(call: Call<ListTokens>) -> Answer<TokenList> {
+    Ok(Json(TokenList::from(&*call.parts.tokens.list(call.query.owner.as_ref()).await?)))
 }
 
 /// Revoke a token.
@@ -305,9 +302,9 @@ pub(super) async fn list_tokens(State(tokens): State<Arc<Tokens>>, call: Call<Li
     delete, path = "/v1/tokens/{tokenId}", tag = "tokens", operation_id = "revokeToken",
     responses((status = 204, description = "It is revoked.")),
 )]
-pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+pub(super) async fn revoke_token(call: Call) -> Reply<StatusCode> {
     let id: TokenId = call.name(3, "tokenId")?;
-    admin.revoke_token(&call.who, id).await?;
+    call.parts.admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -319,8 +316,8 @@ pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Repl
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-pub(super) async fn connections(State(admin): State<Admin>) -> Answer<ConnectionList> {
-    Ok(Json(ConnectionList::from(&*admin.connections().await?)))
+pub(super) async fn connections(call: ApiCall) -> Answer<ConnectionList> {
+    Ok(Json(ConnectionList::from(&*call.parts.admin.connections().await?)))
 }
 
 /// End a connection.

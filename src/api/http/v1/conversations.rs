@@ -1,11 +1,8 @@
 //! Conversations: listed and deleted, the packages that are installed in them, and their files: list, read, write,
 //! move, delete, and all of them as a tar archive, both ways. Bytes are not changed.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
-    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -27,7 +24,6 @@ use crate::{
     services::{
         files::{Change, FileQuery, Files, Imported},
         packages::InstallRequest,
-        runs::Runs,
     },
 };
 
@@ -53,8 +49,8 @@ pub(super) struct ListConversations {
     params(ListConversations),
     responses((status = 200, description = "A page of conversations.", body = ConversationList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, call: Call<ListConversations>) -> Answer<ConversationList> {
-    let page = runs.conversations(&call.who, call.query.after.clone(), page(call.query.limit)?).await?;
+pub(super) async fn list(call: Call<ListConversations>) -> Answer<ConversationList> {
+    let page = call.parts.runs.conversations(&call.who, call.query.after.clone(), page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -65,8 +61,8 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListConversations>
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove(State(runs): State<Runs>, call: Call) -> Reply<StatusCode> {
-    no_content(runs.remove_conversation(&call.conversation()?).await)
+pub(super) async fn remove(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.runs.remove_conversation(&call.conversation()?).await)
 }
 
 /// Install packages into a conversation.
@@ -102,13 +98,13 @@ pub(super) struct ListFiles {
 }
 
 impl ListFiles {
-    fn checked(self) -> Result<FileQuery, Failure> {
+    fn checked(&self) -> Result<FileQuery, Failure> {
         if self.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
             return Err(Failure::argument("limit", format!("it must be from 1 to {LIMIT_MAX}")));
         }
         let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let (mut argument, mut folder) = ("folder", named(&self.folder));
-        let mut prefix = self.prefix.unwrap_or_default();
+        let mut prefix = self.prefix.clone().unwrap_or_default();
         if let Some((inner, names)) = prefix.rsplit_once('/') {
             folder = match folder.as_deref() {
                 Some(outer) => Some(format!("{}/{inner}", outer.strip_suffix('/').unwrap_or(outer))),
@@ -131,8 +127,8 @@ impl ListFiles {
     params(ListFiles),
     responses((status = 200, description = "A page of files, ordered by path.", body = FileListing)),
 )]
-pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListFiles>) -> Answer<FileListing> {
-    let list = files.page(&call.conversation()?, call.query.checked()?).await?;
+pub(super) async fn list_files(call: Call<ListFiles>) -> Answer<FileListing> {
+    let list = call.parts.files.page(&call.conversation()?, call.query.checked()?).await?;
     Ok(Json(FileListing::from(&list)))
 }
 
@@ -174,14 +170,14 @@ pub(super) async fn read(call: Call) -> Reply {
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
+pub(super) async fn write(call: Call, body: RequestBody) -> Reply {
     let (conversation, path) = (call.conversation()?, call.path()?);
     let condition = downloads::condition(&call.headers);
     let (announced, pieces) = body.stream()?;
-    let entry = files.upload(&conversation, &path, condition, announced, pieces).await?;
+    let entry = call.parts.files.upload(&conversation, &path, condition, announced, pieces).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
-    validate(&mut response, &files, &conversation, &path, entry.size).await;
+    validate(&mut response, &call.parts.files, &conversation, &path, entry.size).await;
     Ok(response)
 }
 
@@ -214,15 +210,15 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
+pub(super) async fn rename(call: Call, body: RequestBody) -> Reply {
     let conversation = call.conversation()?;
     let wanted: MoveFile = body.json().await?;
     let (from, to) = wanted.paths()?;
     let condition = downloads::condition_on_source(&call.headers);
-    let entry = files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
+    let entry = call.parts.files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
     let mut response = Json(Moved::from((&to, entry.as_ref()))).into_response();
     if let Some(entry) = entry {
-        validate(&mut response, &files, &conversation, &to, entry.size).await;
+        validate(&mut response, &call.parts.files, &conversation, &to, entry.size).await;
     }
     Ok(response)
 }
@@ -239,8 +235,8 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn remove_file(State(files): State<Arc<Files>>, call: Call) -> Reply<StatusCode> {
-    no_content(files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await)
+pub(super) async fn remove_file(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await)
 }
 
 /// Read all files of a conversation as a tar archive.
@@ -250,9 +246,9 @@ pub(super) async fn remove_file(State(files): State<Arc<Files>>, call: Call) -> 
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
-pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) -> Reply {
+pub(super) async fn read_archive(call: Call) -> Reply {
     let conversation = call.conversation()?;
-    let archive = files.archive(&conversation).await?;
+    let archive = call.parts.files.archive(&conversation).await?;
     Ok(downloads::archive(&conversation, archive))
 }
 
@@ -263,8 +259,8 @@ pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) ->
     post, path = "/v1/conversations/{conversationId}/archive/link", tag = "files", operation_id = "linkArchive",
     responses((status = 200, description = "The link.", body = ArchiveLink)),
 )]
-pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) -> Answer<ArchiveLink> {
-    Ok(Json(files.archive_url(&call.conversation()?).await?.into()))
+pub(super) async fn link_archive(call: Call) -> Answer<ArchiveLink> {
+    Ok(Json(call.parts.files.archive_url(&call.conversation()?).await?.into()))
 }
 
 /// Write the files of a tar archive into a conversation.
@@ -279,8 +275,8 @@ pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) ->
     ),
     responses((status = 200, description = "What was written.", body = Imported)),
 )]
-pub(super) async fn write_archive(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<Imported> {
+pub(super) async fn write_archive(call: Call, body: RequestBody) -> Answer<Imported> {
     let conversation = call.conversation()?;
     let bytes = body.read_as("plain tar", "application/x-tar").await?;
-    Ok(Json(files.import(&conversation, bytes).await?))
+    Ok(Json(call.parts.files.import(&conversation, bytes).await?))
 }

@@ -3,7 +3,6 @@
 
 use axum::{
     Json,
-    extract::State,
     http::{StatusCode, header},
     response::IntoResponse as _,
 };
@@ -23,11 +22,7 @@ use crate::{
         skills::{SKILL_BYTES_MAX, SkillName},
     },
     ports::runner::Runner,
-    services::{
-        check::Checker,
-        runs::{RunRequest, Runs},
-        skills::Skills,
-    },
+    services::runs::RunRequest,
 };
 
 /// Prints the source of a module; ends with status 3 where there is none.
@@ -52,8 +47,8 @@ const MODULE_NAME_CHARS_MAX: usize = 200;
     get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
     responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, State(skills): State<Skills>, _: Call) -> Json<RunnerList> {
-    Json(RunnerList { skills: Some(skills.is_on()), ..RunnerList::from(&runs) })
+pub(super) async fn list(call: Call) -> Json<RunnerList> {
+    Json(RunnerList { skills: Some(call.parts.skills.is_on()), ..RunnerList::from(&call.parts.runs) })
 }
 
 /// Read the source of an installed module.
@@ -63,10 +58,10 @@ pub(super) async fn list(State(runs): State<Runs>, State(skills): State<Skills>,
     get, path = "/v1/runners/{language}/modules/{name}", tag = "runners", operation_id = "readModule",
     responses((status = 200, description = "Its source.", body = ModuleSource)),
 )]
-pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<ModuleSource> {
+pub(super) async fn module(call: Call) -> Answer<ModuleSource> {
     let (language, name): (Language, String) = (call.name(3, "language")?, call.name(5, "name")?);
     let none = || Failure::new(Code::NotFound, "There is no module of that name whose source could be read.");
-    let runners = runs.runners();
+    let runners = call.parts.runs.runners();
     let runner = Runner::find(&runners, &language);
     if runner.is_none_or(|runner| runner.language != Language::default()) || !is_module_name(&name) {
         return Err(none().into());
@@ -100,11 +95,11 @@ fn is_module_name(name: &str) -> bool {
     request_body(content = CheckProgram),
     responses((status = 200, description = "It is checked.", body = CheckedProgram)),
 )]
-pub(super) async fn check(State(checker): State<Checker>, call: Call, body: RequestBody) -> Answer<CheckedProgram> {
+pub(super) async fn check(call: Call, body: RequestBody) -> Answer<CheckedProgram> {
     // Without capacity the body is not read.
-    checker.check_capacity(&call.who)?;
+    call.parts.checker.check_capacity(&call.who)?;
     let CheckProgram { language, code } = body.json().await?;
-    Ok(Json(checker.check(&call.who, &language, &code.0).await?.into()))
+    Ok(Json(call.parts.checker.check(&call.who, &language, &code.0).await?.into()))
 }
 
 fn skill_name(call: &Call) -> Result<SkillName, Failure> {
@@ -118,8 +113,8 @@ fn skill_name(call: &Call) -> Result<SkillName, Failure> {
     get, path = "/v1/skills", tag = "skills", operation_id = "listSkills",
     responses((status = 200, description = "The skills.", body = SkillList)),
 )]
-pub(super) async fn list_skills(State(skills): State<Skills>, call: Call) -> Answer<SkillList> {
-    Ok(Json(SkillList::from(&*skills.list(&call.who).await?)))
+pub(super) async fn list_skills(call: Call) -> Answer<SkillList> {
+    Ok(Json(SkillList::from(&*call.parts.skills.list(&call.who).await?)))
 }
 
 /// Get a skill and its files.
@@ -129,8 +124,8 @@ pub(super) async fn list_skills(State(skills): State<Skills>, call: Call) -> Ans
     get, path = "/v1/skills/{name}", tag = "skills", operation_id = "getSkill",
     responses((status = 200, description = "The skill.", body = SkillDetails)),
 )]
-pub(super) async fn get_skill(State(skills): State<Skills>, call: Call) -> Answer<SkillDetails> {
-    let (skill, files) = skills.files(&call.who, &skill_name(&call)?).await?;
+pub(super) async fn get_skill(call: Call) -> Answer<SkillDetails> {
+    let (skill, files) = call.parts.skills.files(&call.who, &skill_name(&call)?).await?;
     Ok(Json((&skill, &*files).into()))
 }
 
@@ -143,8 +138,8 @@ pub(super) async fn get_skill(State(skills): State<Skills>, call: Call) -> Answe
         (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
     ),
 )]
-pub(super) async fn skill_file(State(skills): State<Skills>, call: Call) -> Reply {
-    let content = skills.file(&call.who, &skill_name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
+pub(super) async fn skill_file(call: Call) -> Reply {
+    let content = call.parts.skills.file(&call.who, &skill_name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
     // Never a page of this origin, whatever was uploaded.
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
@@ -185,6 +180,6 @@ pub(super) async fn put_skill(call: Call, body: RequestBody) -> Reply<(StatusCod
     delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "removeSkill",
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove_skill(State(skills): State<Skills>, call: Call) -> Reply<StatusCode> {
-    no_content(skills.remove(&call.who, &skill_name(&call)?).await)
+pub(super) async fn remove_skill(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.skills.remove(&call.who, &skill_name(&call)?).await)
 }

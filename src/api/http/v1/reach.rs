@@ -1,7 +1,7 @@
 //! What programs may reach: the network, by policies, and tools of MCP servers, by rules and by answers to questions
 //! about calls. An operator, with the scope `admin`, sees what programs of every owner did and changes both.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -19,11 +19,7 @@ use crate::{
         },
     },
     domain::{Code, Failure, Scope, tools::ApprovalId},
-    services::{
-        admin::Admin,
-        network::Network,
-        tools::{Approver, ModuleLanguage, SearchResult, Tools},
-    },
+    services::tools::{Approver, ModuleLanguage, SearchResult},
 };
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -42,8 +38,8 @@ pub(super) struct ListDecisions {
     params(ListDecisions),
     responses((status = 200, description = "The connections.", body = NetworkDecisions)),
 )]
-pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<NetworkDecisions> {
-    Ok(Json(NetworkDecisions::from(&*network.decisions().newest(&call.who, page(call.query.limit)?))))
+pub(super) async fn decisions(call: Call<ListDecisions>) -> Answer<NetworkDecisions> {
+    Ok(Json(NetworkDecisions::from(&*call.parts.network.decisions().newest(&call.who, page(call.query.limit)?))))
 }
 
 /// List the network policies.
@@ -53,8 +49,8 @@ pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDec
     get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
     responses((status = 200, description = "The policies.", body = PolicyList)),
 )]
-pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
-    Json(admin.policies().into())
+pub(super) async fn policies(call: Call) -> Json<PolicyList> {
+    Json(call.parts.admin.policies().into())
 }
 
 /// List the newest connections of all programs.
@@ -65,8 +61,8 @@ pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<Policy
     params(ListDecisions),
     responses((status = 200, description = "The connections.", body = OwnedDecisions)),
 )]
-pub(super) async fn all_decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<OwnedDecisions> {
-    Ok(Json(OwnedDecisions::from(&*network.decisions().newest_of_all(page(call.query.limit)?))))
+pub(super) async fn all_decisions(call: Call<ListDecisions>) -> Answer<OwnedDecisions> {
+    Ok(Json(OwnedDecisions::from(&*call.parts.network.decisions().newest_of_all(page(call.query.limit)?))))
 }
 
 /// Make or change a network policy.
@@ -78,10 +74,10 @@ pub(super) async fn all_decisions(State(network): State<Network>, call: Call<Lis
     request_body(content = PolicyBody),
     responses((status = 204, description = "It is in force.")),
 )]
-pub(super) async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
+pub(super) async fn put_policy(call: Call, body: RequestBody) -> Reply<StatusCode> {
     let name: String = call.name(4, "name")?;
     let policy: PolicyBody = body.json().await?;
-    no_content(admin.put_policy(&call.who, &name, &policy.text()?).await)
+    no_content(call.parts.admin.put_policy(&call.who, &name, &policy.text()?).await)
 }
 
 /// Delete a network policy.
@@ -91,8 +87,8 @@ pub(super) async fn put_policy(State(admin): State<Admin>, call: Call, body: Req
     delete, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "deleteNetworkPolicy",
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    no_content(admin.remove_policy(&call.who, &call.name::<String>(4, "name")?).await)
+pub(super) async fn remove_policy(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.admin.remove_policy(&call.who, &call.name::<String>(4, "name")?).await)
 }
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -128,8 +124,8 @@ fn question(call: &Call) -> Result<ApprovalId, Failure> {
     get, path = "/v1/tools", tag = "tools", operation_id = "listTools",
     responses((status = 200, description = "The servers.", body = ToolServerStates)),
 )]
-pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<ToolServerStates> {
-    Json(ToolServerStates { servers: tools.servers(&call.who).await })
+pub(super) async fn servers(call: Call) -> Json<ToolServerStates> {
+    Json(ToolServerStates { servers: call.parts.tools.servers(&call.who).await })
 }
 
 /// Search for tools.
@@ -140,8 +136,8 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
     params(SearchTools),
     responses((status = 200, description = "The tools.", body = SearchResult)),
 )]
-pub(super) async fn search(State(tools): State<Tools>, call: Call<SearchTools>) -> Answer<SearchResult> {
-    Ok(Json(tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?))
+pub(super) async fn search(call: Call<SearchTools>) -> Answer<SearchResult> {
+    Ok(Json(call.parts.tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?))
 }
 
 /// Get the module that a program imports for a tool.
@@ -152,10 +148,10 @@ pub(super) async fn search(State(tools): State<Tools>, call: Call<SearchTools>) 
     params(ModuleLanguageQuery),
     responses((status = 200, description = "The module.", body = ToolSource)),
 )]
-pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
+pub(super) async fn source(call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
     let language = call.query.language.unwrap_or(ModuleLanguage::Python);
-    Ok(Json(tools.source(&call.who, &server, &tool, language).await?.into()))
+    Ok(Json(call.parts.tools.source(&call.who, &server, &tool, language).await?.into()))
 }
 
 /// List questions about calls.
@@ -166,8 +162,8 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
     params(WhichApprovals),
     responses((status = 200, description = "The newest questions, and older answers that stand.", body = ApprovalList)),
 )]
-pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
-    let approvals = tools.approvals().list(&approver(&call), call.query.open.unwrap_or(false)).await?;
+pub(super) async fn approvals(call: Call<WhichApprovals>) -> Answer<ApprovalList> {
+    let approvals = call.parts.tools.approvals().list(&approver(&call), call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList::from(&*approvals)))
 }
 
@@ -178,8 +174,8 @@ pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprov
     get, path = "/v1/approvals/{id}", tag = "tools", operation_id = "getApproval",
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
-pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<ApprovalResult> {
-    Ok(Json(ApprovalResult::from(&tools.approvals().get(&approver(&call), question(&call)?).await?)))
+pub(super) async fn approval(call: Call) -> Answer<ApprovalResult> {
+    Ok(Json(ApprovalResult::from(&call.parts.tools.approvals().get(&approver(&call), question(&call)?).await?)))
 }
 
 /// Answer a question about a call.
@@ -190,10 +186,10 @@ pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<A
     request_body(content = AnswerBody),
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
-pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
+pub(super) async fn answer(call: Call, body: RequestBody) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    Ok(Json(ApprovalResult::from(&tools.approvals().answer(&approver(&call), id, answer).await?)))
+    Ok(Json(ApprovalResult::from(&call.parts.tools.approvals().answer(&approver(&call), id, answer).await?)))
 }
 
 /// Withdraw an answer or a question.
@@ -203,8 +199,8 @@ pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: Request
     delete, path = "/v1/approvals/{id}", tag = "tools", operation_id = "deleteApproval",
     responses((status = 204, description = "It was withdrawn.")),
 )]
-pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<StatusCode> {
-    no_content(tools.approvals().revoke(&approver(&call), question(&call)?).await)
+pub(super) async fn withdraw(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.tools.approvals().revoke(&approver(&call), question(&call)?).await)
 }
 
 /// List the tool servers of all owners.
@@ -214,8 +210,8 @@ pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<St
     get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
-pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
-    Json(ToolServerList::from(&**tools.directory()))
+pub(super) async fn all_servers(call: Call) -> Json<ToolServerList> {
+    Json(ToolServerList::from(&**call.parts.tools.directory()))
 }
 
 /// Make or change a tool server.
@@ -227,10 +223,10 @@ pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<Too
     request_body(content = ToolServerBody),
     responses((status = 204, description = "It is in force.")),
 )]
-pub(super) async fn put_server(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
+pub(super) async fn put_server(call: Call, body: RequestBody) -> Reply<StatusCode> {
     let name: String = call.name(3, "name")?;
     let ToolServerBody { server, secret } = body.json().await?;
-    no_content(admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await)
+    no_content(call.parts.admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await)
 }
 
 /// Delete a tool server.
@@ -240,6 +236,6 @@ pub(super) async fn put_server(State(admin): State<Admin>, call: Call, body: Req
     delete, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "deleteToolServer",
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove_server(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    no_content(admin.remove_tool_server(&call.who, &call.name::<String>(3, "name")?).await)
+pub(super) async fn remove_server(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.admin.remove_tool_server(&call.who, &call.name::<String>(3, "name")?).await)
 }

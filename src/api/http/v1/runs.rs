@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response, sse::Event},
 };
@@ -37,7 +36,7 @@ use crate::{
     services::{
         history::{self, History},
         idempotency::Once,
-        runs::{INPUT_BYTES_MAX, Run, RunRequest, RunState, RunView, Runs},
+        runs::{INPUT_BYTES_MAX, Run, RunRequest, RunState, RunView},
     },
 };
 
@@ -195,8 +194,9 @@ pub(super) struct WaitForRun {
     params(ListRuns),
     responses((status = 200, description = "A page of runs, without output and files.", body = RunList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answer<RunList> {
-    let page = runs.list(&call.who, call.query.conversation_id.as_ref(), call.query.after, page(call.query.limit)?);
+pub(super) async fn list(call: Call<ListRuns>) -> Answer<RunList> {
+    let page =
+        call.parts.runs.list(&call.who, call.query.conversation_id.as_ref(), call.query.after, page(call.query.limit)?);
     Ok(Json(RunList::from(&page)))
 }
 
@@ -230,8 +230,8 @@ pub(super) async fn get(call: Call<WaitForRun>) -> Answer<RunStatus> {
     post, path = "/v1/runs/{runId}/cancel", tag = "runs", operation_id = "cancelRun",
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Answer<RunStatus> {
-    let run = runs.get(&call.who, call.run()?)?;
+pub(super) async fn cancel(call: Call) -> Answer<RunStatus> {
+    let run = call.parts.runs.get(&call.who, call.run()?)?;
     run.cancel();
     Ok(Json(RunStatus::whole(&run.wait(CANCEL_WAIT).await)))
 }
@@ -260,10 +260,10 @@ pub(super) struct WatchRun {
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]
-pub(super) async fn watch(State(runs): State<Runs>, call: Call<WatchRun>) -> Reply {
+pub(super) async fn watch(call: Call<WatchRun>) -> Reply {
     let run = call.run()?;
     let after = last_event_id(&call)?.or(call.query.after).unwrap_or(0);
-    let run = runs.get(&call.who, run)?;
+    let run = call.parts.runs.get(&call.who, run)?;
     let view = run.view();
     if view.state == RunState::Finished && after >= view.newest {
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -300,10 +300,10 @@ pub(super) struct SendInput {
     request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It was accepted and is sent to the program.")),
 )]
-pub(super) async fn input(State(runs): State<Runs>, call: Call<SendInput>, body: RequestBody) -> Reply<StatusCode> {
+pub(super) async fn input(call: Call<SendInput>, body: RequestBody) -> Reply<StatusCode> {
     let last = call.query.eof.unwrap_or(false);
     // No body is read for a run that does not exist.
-    let run = runs.get(&call.who, call.run()?)?;
+    let run = call.parts.runs.get(&call.who, call.run()?)?;
     let bytes = body.at_most(INPUT_BYTES_MAX).read().await?;
     run.send_input(bytes, last).await?;
     Ok(StatusCode::ACCEPTED)

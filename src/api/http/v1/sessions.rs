@@ -3,7 +3,6 @@
 
 use axum::{
     Json,
-    extract::State,
     http::{StatusCode, header},
     response::IntoResponse as _,
 };
@@ -30,7 +29,7 @@ use crate::{
     services::{
         browser,
         runs::{CellSession, RunRequest},
-        sessions::{SessionView, Sessions, Setup},
+        sessions::{SessionView, Setup},
     },
 };
 
@@ -73,8 +72,8 @@ pub(super) async fn create(call: Call, body: RequestBody) -> Reply {
     params(ListSessions),
     responses((status = 200, description = "The sessions.", body = SessionList)),
 )]
-pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessions>) -> Json<SessionList> {
-    Json(SessionList::from(&*sessions.list(&call.who, call.query.conversation_id.as_ref())))
+pub(super) async fn list(call: Call<ListSessions>) -> Json<SessionList> {
+    Json(SessionList::from(&*call.parts.sessions.list(&call.who, call.query.conversation_id.as_ref())))
 }
 
 /// Read a session.
@@ -84,8 +83,8 @@ pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessio
     get, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "getSession",
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
-    Ok(Json(SessionStatus::from(&sessions.get(&call.who, call.session()?)?)))
+pub(super) async fn get(call: Call) -> Answer<SessionStatus> {
+    Ok(Json(SessionStatus::from(&call.parts.sessions.get(&call.who, call.session()?)?)))
 }
 
 /// Close a session.
@@ -95,8 +94,8 @@ pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<
     delete, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "closeSession",
     responses((status = 200, description = "It is closed.", body = SessionStatus)),
 )]
-pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
-    Ok(Json(SessionStatus::ended(&sessions.close(&call.who, call.session()?)?)))
+pub(super) async fn close(call: Call) -> Answer<SessionStatus> {
+    Ok(Json(SessionStatus::ended(&call.parts.sessions.close(&call.who, call.session()?)?)))
 }
 
 /// Run a cell.
@@ -142,8 +141,8 @@ pub(super) async fn run_cell(call: Call, body: RequestBody) -> Reply {
     post, path = "/v1/sessions/{sessionId}/interrupt", tag = "sessions", operation_id = "interruptSession",
     responses((status = 204, description = "It was interrupted.")),
 )]
-pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
-    no_content(sessions.interrupt(&call.who, call.session()?).await)
+pub(super) async fn interrupt(call: Call) -> Reply<StatusCode> {
+    no_content(call.parts.sessions.interrupt(&call.who, call.session()?).await)
 }
 
 /// Restart a session.
@@ -153,8 +152,8 @@ pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> R
     post, path = "/v1/sessions/{sessionId}/restart", tag = "sessions", operation_id = "restartSession",
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
-    Ok(Json(SessionStatus::from(&sessions.restart(&call.who, call.session()?).await?)))
+pub(super) async fn restart(call: Call) -> Answer<SessionStatus> {
+    Ok(Json(SessionStatus::from(&call.parts.sessions.restart(&call.who, call.session()?).await?)))
 }
 
 /// Complete code.
@@ -165,11 +164,11 @@ pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Ans
     request_body(content = CodePosition),
     responses((status = 200, description = "Completions.", body = Object)),
 )]
-pub(super) async fn complete(State(sessions): State<Sessions>, call: Call, body: RequestBody) -> Answer<Value> {
-    let id = sessions.get(&call.who, call.session()?)?.session;
+pub(super) async fn complete(call: Call, body: RequestBody) -> Answer<Value> {
+    let id = call.parts.sessions.get(&call.who, call.session()?)?.session;
     let CodePosition { code, cursor } = body.json().await?;
     let cursor = within(&code, cursor);
-    Ok(Json(sessions.complete(&call.who, id, &code, cursor).await?))
+    Ok(Json(call.parts.sessions.complete(&call.who, id, &code, cursor).await?))
 }
 
 /// Look up a name.
@@ -180,11 +179,11 @@ pub(super) async fn complete(State(sessions): State<Sessions>, call: Call, body:
     request_body(content = InspectCode),
     responses((status = 200, description = "What is known of it.", body = Object)),
 )]
-pub(super) async fn inspect(State(sessions): State<Sessions>, call: Call, body: RequestBody) -> Answer<Value> {
-    let id = sessions.get(&call.who, call.session()?)?.session;
+pub(super) async fn inspect(call: Call, body: RequestBody) -> Answer<Value> {
+    let id = call.parts.sessions.get(&call.who, call.session()?)?.session;
     let InspectCode { code, cursor, detailed } = body.json().await?;
     let cursor = within(&code, cursor);
-    Ok(Json(sessions.inspect(&call.who, id, &code, cursor, detailed.unwrap_or(false)).await?))
+    Ok(Json(call.parts.sessions.inspect(&call.who, id, &code, cursor, detailed.unwrap_or(false)).await?))
 }
 
 /// A position in a text, in characters.
