@@ -25,6 +25,18 @@ fn either_name_finds_its_tool() {
     }
 }
 
+#[test]
+fn schemas_of_arguments_are_portable() {
+    for tool in ToolName::ALL {
+        let schema = (tool.facts().arguments)();
+        assert!(schema["properties"].is_object() && schema["additionalProperties"] == false, "{schema:?}");
+        let text = Value::Object(schema).to_string();
+        for word in ["$ref", "$defs", "anyOf", "oneOf", "null", "\"type\":["] {
+            assert!(!text.contains(word), "{word} in {text}");
+        }
+    }
+}
+
 fn options() -> McpOptions {
     McpOptions {
         image_bytes_max: 1 << 20,
