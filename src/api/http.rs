@@ -1,7 +1,7 @@
 //! Everything that is served over HTTP, on one page: the routes, and the middleware that every request passes.
 //!
 //! ```text
-//! request ─ id ─ log ─ errors ─ panics ─ turn ─ body ─ host, origin ─┬─ /            the page, no token
+//! request ─ id ─ log ─ errors ─ panics ─ room ─ body ─ host, origin ─┬─ /            the page, no token
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ─ peers ─ /mcp, /mcp/events, /v1/…,
 //!                                                                                 /api/v2/…, /jupyter/…, CodeRunner's,
@@ -142,8 +142,7 @@ pub fn router(parts: HttpParts) -> Router {
         .merge(sign_in.map_or_else(Router::new, sign_in::open))
         .layer(middleware::from_fn(guard::add_headers))
         .layer(middleware::from_fn(body::drain_unread))
-        .layer(middleware::from_fn_with_state(proxies, auth::forwarded))
-        .layer(middleware::from_fn(auth::turn))
+        .layer(middleware::from_fn_with_state(proxies, auth::admit))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn(error::render))
         .layer(middleware::from_fn_with_state(observer, arrival::observe))

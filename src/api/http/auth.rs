@@ -10,7 +10,6 @@ use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::Next,
-    response::Response,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures_util::StreamExt as _;
@@ -121,19 +120,15 @@ pub fn no_room(is_repeatable: bool) -> ApiError {
     ApiError::new(Code::TooLarge, why)
 }
 
-/// Refuses a request for which there is no room.
+/// Refuses a request for which there is no room. Takes the address of the client of any other from a proxy that is
+/// trusted.
 ///
 /// # Errors
 /// [`no_room`], where the listener put it among the request's extensions.
-pub async fn turn(mut request: Request, next: Next) -> Reply {
-    match request.extensions_mut().remove::<ApiError>() {
-        Some(refused) => Err(refused),
-        None => Ok(next.run(request).await),
+pub async fn admit(State(proxies): State<Proxies>, mut request: Request, next: Next) -> Reply {
+    if let Some(refused) = request.extensions_mut().remove::<ApiError>() {
+        return Err(refused);
     }
-}
-
-/// Takes the address of a client from a proxy that is trusted.
-pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get().map(|ClientAddress(peer)| *peer);
     // Only the network of an IPv6 peer is known.
     let is_trusted = |peer: IpAddr| proxies.iter().any(|net| net.contains(&peer) || network(net.network()) == peer);
@@ -143,7 +138,7 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
             request.extensions_mut().insert(ClientAddress(network(client)));
         }
     }
-    next.run(request).await
+    Ok(next.run(request).await)
 }
 
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
