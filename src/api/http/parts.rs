@@ -212,7 +212,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
 }
 
 /// The key of a request, and the digest by which it is the same.
-type KeyedRequest = Option<(String, Digest)>;
+pub(super) type KeyedRequest = Option<(String, Digest)>;
 
 /// A request without its body, and the services.
 pub struct ApiCall {

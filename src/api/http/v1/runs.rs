@@ -17,18 +17,18 @@ use axum::{
 use futures_util::StreamExt as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use utoipa::IntoParams;
 
 use super::{ApiParts, Call, arguments, page};
 use crate::{
     api::{
-        http::{Answer, Reply, RequestBody, error::ApiError, sse},
+        http::{Answer, Reply, RequestBody, error::ApiError, parts::KeyedRequest, sse},
         schema::{
             Binary,
             arguments::{WAIT_S_MAX, Wait},
             event::{RunEvent, RunEventStream},
-            parse::{self, Source},
+            parse::{Source, parse},
             run::{CreateRun, RunList, RunStatus},
         },
     },
@@ -60,45 +60,28 @@ const CANCEL_WAIT: Duration = Duration::from_secs(5);
     ),
 )]
 pub(super) async fn create(call: Call, body: RequestBody) -> Reply {
-    let call = &call;
-    begin(call, "", body, |members| {
-        let create: CreateRun = parse::parse(members, Source::Json)?;
-        let limits = create.checked(call.parts.runs.limits())?;
-        Ok(PendingRequest {
-            conversation: create.conversation.clone(),
-            wait: create.wait,
-            detach: create.detach,
-            request: Box::new(move || Ok(request(call, create, limits))),
-        })
-    })
-    .await
+    let (members, key) = call.repeatable("", body).await?;
+    let create: CreateRun = parse(members, Source::Json)?;
+    let limits = create.checked(call.parts.runs.limits())?;
+    let (conversation, wait, detach) = (create.conversation.clone(), create.wait, create.detach);
+    begin(&call, (key, conversation.as_ref()), (wait, detach), || Ok(request(&call, create, limits))).await
 }
 
-/// A body that was read. The request is made from it unless an earlier one was the same.
-pub(super) struct PendingRequest<'a> {
-    pub conversation: Option<ConversationId>,
-    pub wait: Option<Wait>,
-    pub detach: Option<bool>,
-    pub request: Box<dyn FnOnce() -> Result<RunRequest, Failure> + Send + 'a>,
-}
-
-/// Begins a run and waits for its end. `route` is what a request means beside its body.
-pub(super) async fn begin<'a>(
+/// Begins a run, unless an earlier request with its key has, and waits for its end.
+pub(super) async fn begin(
     call: &Call,
-    route: &str,
-    body: RequestBody,
-    read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
+    (key, conversation): (KeyedRequest, Option<&ConversationId>),
+    (wait, detach): (Option<Wait>, Option<bool>),
+    request: impl FnOnce() -> Result<RunRequest, Failure>,
 ) -> Reply {
     let ApiParts { runs, keys, .. } = &call.parts;
-    let (members, key) = call.repeatable(route, body).await?;
-    let PendingRequest { conversation, wait, detach, request } = read(members)?;
     let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let detach = if leaves { Some(true) } else { detach };
     let start = |id| runs.begin(RunRequest { id, detach, ..request()? });
     let begun = match key {
         None => Once::New(start(None)?),
-        Some(key) => keys.once(&call.who, conversation.as_ref(), key, |run| start(Some(run))).await?,
+        Some(key) => keys.once(&call.who, conversation, key, |run| start(Some(run))).await?,
     };
     let mut response = match begun {
         Once::New(handle) => {

@@ -11,10 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::IntoParams;
 
-use super::{
-    Call,
-    runs::{PendingRequest, begin},
-};
+use super::{Call, runs::begin};
 use crate::{
     api::{
         http::{Answer, Reply, RequestBody, coderunner, no_content},
@@ -115,23 +112,21 @@ pub(super) async fn close(call: Call) -> Answer<SessionStatus> {
     ),
 )]
 pub(super) async fn run_cell(call: Call, body: RequestBody) -> Reply {
-    let (id, call) = (call.session()?, &call);
-    begin(call, &id.to_string(), body, |members| {
-        let CreateCell { code, stdin, stdin_open, wait, detach, limits } = parse(members, Source::Json)?;
-        let make = move || {
-            let SessionView { conversation, language, .. } = call.parts.sessions.get(&call.who, id)?;
-            Ok(RunRequest {
-                session: Some(CellSession::Open(id)),
-                stdin: stdin.unwrap_or_default().into(),
-                stdin_open: stdin_open.unwrap_or(false),
-                limits: limits.map(|limits| limits.within(call.parts.runs.limits())).transpose()?,
-                within: call.trace,
-                ..RunRequest::new(call.key(conversation.id), language, code.0)
-            })
-        };
-        Ok(PendingRequest { conversation: None, wait, detach, request: Box::new(make) })
-    })
-    .await
+    let id = call.session()?;
+    let (members, key) = call.repeatable(&id.to_string(), body).await?;
+    let CreateCell { code, stdin, stdin_open, wait, detach, limits } = parse(members, Source::Json)?;
+    let request = || {
+        let SessionView { conversation, language, .. } = call.parts.sessions.get(&call.who, id)?;
+        Ok(RunRequest {
+            session: Some(CellSession::Open(id)),
+            stdin: stdin.unwrap_or_default().into(),
+            stdin_open: stdin_open.unwrap_or(false),
+            limits: limits.map(|limits| limits.within(call.parts.runs.limits())).transpose()?,
+            within: call.trace,
+            ..RunRequest::new(call.key(conversation.id), language, code.0)
+        })
+    };
+    begin(&call, (key, None), (wait, detach), request).await
 }
 
 /// Interrupt the cell that runs.
