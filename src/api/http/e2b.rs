@@ -140,7 +140,6 @@ struct Create {
     timeout: Option<u64>,
     metadata: Option<BTreeMap<String, String>>,
     #[serde(rename = "envVars")]
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
     env: Option<Environment>,
     allow_internet_access: Option<bool>,
     network: Option<Map<String, Value>>,

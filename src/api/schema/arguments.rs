@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod fuzz;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -36,7 +36,6 @@ pub struct RunCode {
     /// Command line arguments.
     pub args: Option<Vec<String>>,
     /// Variables of its environment.
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
     pub env: Option<Environment>,
     /// Time limit, below the server's.
     #[schemars(range(min = 1))]

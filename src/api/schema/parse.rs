@@ -4,7 +4,7 @@
 //! since `serde_json`'s own holds a text only. An unknown name is reported before a missing one: it is usually its
 //! misspelling.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use super::json_schema;
 use crate::{
-    domain::{ConversationId, Failure, Language, Limits, Principal, RunId, error::Operation},
+    domain::{ConversationId, Environment, Failure, Language, Limits, Principal, RunId, error::Operation},
     ports::history::{EndWord, Notable},
     services::admin::{SizeCursor, Span},
 };
@@ -156,21 +156,21 @@ pub fn time_limit(argument: &str, seconds: f64) -> Result<Limits, Failure> {
     Ok(Limits { wall_ms, ..Limits::UNBOUNDED })
 }
 
-/// Makes types readable that are texts with a rule of their own, which is their `FromStr`; their schema is that of any
-/// text.
+/// Makes types readable that are texts with a rule of their own, which is their `FromStr`. Their schema is that of any
+/// text; of a type that is read already it is that of another one.
 macro_rules! text {
-    (schema $name:ty) => {
+    (schema $name:ty = $like:ty) => {
         impl schemars::JsonSchema for $name {
             fn inline_schema() -> bool {
                 true
             }
 
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                String::schema_name()
+                <$like>::schema_name()
             }
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                String::json_schema(generator)
+                <$like>::json_schema(generator)
             }
         }
     };
@@ -182,13 +182,14 @@ macro_rules! text {
                 }
             }
 
-            $crate::api::schema::parse::text!(schema $name);
+            $crate::api::schema::parse::text!(schema $name = String);
         )+
     };
 }
 pub(super) use text;
 
-text!(schema Language);
+text!(schema Language = String);
+text!(schema Environment = BTreeMap<String, String>);
 text!(ConversationId, RunId, Principal, EndWord, Notable, SizeCursor, Span);
 
 /// A value with typed errors. Null counts as absent.

@@ -1,7 +1,5 @@
 //! A run: the body that begins one over HTTP, and a run as clients see it while it goes on and when it is over.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -46,7 +44,6 @@ pub struct CreateRun {
     #[schema(max_items = 256)]
     pub args: Option<Vec<String>>,
     /// Environment variables of the program, with names that the operator allows; no answer shows their values.
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
     /// Names of the network policies that it may use, out of those of the token; default all, `[]` for none.

@@ -1,7 +1,5 @@
 //! Sessions, as clients see them, and the bodies that open one and run a cell in it.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -29,7 +27,6 @@ pub struct CreateSession {
     pub language: Option<Language>,
     /// Environment variables, with names that the operator allows; no answer shows their values. A session that is open
     /// accepts no others.
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
     /// Names of the network policies that it may use, out of those of the token; default all, `[]` for none.

@@ -235,7 +235,6 @@ struct Start {
 struct Process {
     cmd: String,
     args: Option<Vec<String>>,
-    #[schemars(with = "Option<std::collections::BTreeMap<String, String>>")]
     envs: Option<Environment>,
     cwd: Option<String>,
 }
