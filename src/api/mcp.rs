@@ -52,7 +52,7 @@ use tracing::info;
 
 use self::{
     caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall, ToolResponse},
-    questions::Returned,
+    questions::RepeatedCall,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink, URIS_BYTES_MAX},
 };
 pub use self::{
@@ -153,13 +153,13 @@ impl ServerHandler for McpServer {
         // A bare call names no revision.
         let has_links = context.protocol_version().is_none_or(|version| knows_links(&version));
         caller.view.links &= has_links || caller.session.is_none();
-        let returned = match caller.check_scope(tool.scope()).and_then(|()| Returned::of(&request)) {
-            Ok(returned) => returned,
+        let repeated = match caller.check_scope(tool.scope()).and_then(|()| RepeatedCall::of(&request)) {
+            Ok(repeated) => repeated,
             Err(failure) => return Ok(content::failure(&caller, &failure).into()),
         };
-        let entered = self.calls.enter(context.id.clone(), (context.ct.clone(), caller.session.clone()), returned);
+        let entry = self.calls.register(context.id.clone(), (context.ct.clone(), caller.session.clone()), repeated);
         let arguments = request.arguments.unwrap_or_default();
-        let call = ToolCall { caller: &caller, entry: &entered, context: &context };
+        let call = ToolCall { caller: &caller, entry: &entry, context: &context };
         // A panic in rmcp's task would leave the client without an answer.
         let answer = AssertUnwindSafe(self.parts.call(tool, call, arguments));
         let failure = match answer.catch_unwind().await {

@@ -207,7 +207,7 @@ fn check_scope(token: &Token, method: &Method, path: &str) -> Result<(), Failure
     if removes_container(method, path) {
         token.check_scope(Scope::Run)?;
     }
-    needed(method, path).map_or(Ok(()), |scope| token.check_scope(scope))
+    scope_of(method, path).map_or(Ok(()), |scope| token.check_scope(scope))
 }
 
 /// Whether a request cancels the runs of a conversation before it deletes the files. The deletion of a conversation is
@@ -218,7 +218,7 @@ fn removes_container(method: &Method, path: &str) -> bool {
 }
 
 /// `None` where any token is enough: lists that show what there is, and MCP.
-fn needed(method: &Method, path: &str) -> Option<Scope> {
+fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(1);
     match (parts.next()?, parts.next(), parts.next(), parts.next()) {
         ("v1", Some("tokens" | "connections" | "history" | "usage" | "owners" | "admin" | "tool-servers"), ..)

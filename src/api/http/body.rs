@@ -206,7 +206,7 @@ impl Bodies {
     /// [`Code::TooLarge`], [`Code::BodyTimeout`], [`Code::UnsupportedMediaType`] for a compressed one,
     /// [`Code::InvalidRequest`] for one that breaks off, [`Code::QueueFull`] when too many are here at once.
     pub async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
-        plain(headers)?;
+        check_uncompressed(headers)?;
         let max = self.bytes_max;
         let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: u64| length > max as u64) {
@@ -227,7 +227,7 @@ impl Bodies {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send + use<>), Failure> {
-        plain(headers)?;
+        check_uncompressed(headers)?;
         let announced = body.size_hint().exact();
         let read_max = self.read_max;
         let begin = (body, 0_u64, Duration::ZERO);
@@ -291,7 +291,7 @@ impl Bodies {
     /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`]
     /// when it is none, or holds a key twice.
     pub async fn json(&self, headers: &HeaderMap, body: Body) -> Result<(Map<String, Value>, Bytes), Failure> {
-        announced_as_json(headers)?;
+        check_is_json(headers)?;
         let bytes = self.read(headers, body).await?;
         let text = bytes.clone();
         let value = by_size(bytes.len(), move || json::read(&text, VALUES_MAX)).await;
@@ -324,7 +324,7 @@ pub fn media_type(headers: &HeaderMap) -> Result<String, Failure> {
     Ok(kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-pub(super) fn announced_as_json(headers: &HeaderMap) -> Result<(), Failure> {
+pub(super) fn check_is_json(headers: &HeaderMap) -> Result<(), Failure> {
     if media_type(headers)? == "application/json" {
         return Ok(());
     }
@@ -333,7 +333,7 @@ pub(super) fn announced_as_json(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 /// Checks that a body is not compressed.
-pub(super) fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+pub(super) fn check_uncompressed(headers: &HeaderMap) -> Result<(), Failure> {
     let is_identity = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     if headers.get_all(header::CONTENT_ENCODING).iter().all(is_identity) {
         return Ok(());

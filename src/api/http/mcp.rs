@@ -87,7 +87,7 @@ pub struct McpHttpOptions {
 
 type Service = StreamableHttpService<McpServer, Manager>;
 
-struct Mount {
+struct Endpoint {
     sessions: Service,
     stream: Service,
     plain: Service,
@@ -116,7 +116,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         let parts = Arc::clone(&parts);
         Service::new(move || Ok(McpServer::http(Arc::clone(&parts))), Arc::clone(&manager), config)
     };
-    let mount = Mount {
+    let endpoint = Endpoint {
         sessions: service(base.clone()),
         stream: service(base.clone().with_legacy_session_mode(false)),
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
@@ -126,50 +126,50 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         bodies: options.bodies.clone(),
         relay: options.relay.clone(),
     };
-    let methods = post(call).get(listen).delete(end);
+    let methods = post(answer_post).get(answer_get).delete(answer_delete);
     Router::new()
         .route("/mcp", methods.clone())
         .route("/mcp/", methods)
-        .with_state(Arc::new(mount))
+        .with_state(Arc::new(endpoint))
         .route("/mcp/events", feed)
 }
 
 /// A session's own stream, or one that its client resumes; and what is refused.
-async fn listen(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+async fn answer_get(State(endpoint): State<Arc<Endpoint>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    if let Some(session) = mount.own_session(&mut head) {
+    if let Some(session) = endpoint.own_session(&mut head) {
         drop(session.in_progress());
     }
-    let response = mount.sessions.handle(Request::from_parts(head, body)).await.map(Body::new);
+    let response = endpoint.sessions.handle(Request::from_parts(head, body)).await.map(Body::new);
     as_json_rpc(response, None).await
 }
 
 /// The end of a session. Its calls are given up at once.
-async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+async fn answer_delete(State(endpoint): State<Arc<Endpoint>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    mount.own_session(&mut head);
+    endpoint.own_session(&mut head);
     let Some(id) = session_id(&head.headers) else {
-        return listen(State(mount), Request::from_parts(head, body)).await;
+        return answer_get(State(endpoint), Request::from_parts(head, body)).await;
     };
-    if mount.open.end(id).await {
+    if endpoint.open.end(id).await {
         return StatusCode::OK.into_response();
     }
     let error = refusal(INVALID_REQUEST, None, "There is no such session: it has ended, or never existed.");
     ApiError { status: Some(StatusCode::NOT_FOUND), ..error }.into_response()
 }
 
-async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
+async fn answer_post(State(endpoint): State<Arc<Endpoint>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    let session = mount.own_session(&mut head);
+    let session = endpoint.own_session(&mut head);
     let taken = async {
         check_headers(&head.headers)?;
-        mount.check_capacity(&head)?;
-        mount.see(&mut head, session.as_deref())?;
-        mount.bodies.read(&head.headers, body).await.map_err(failed)
+        endpoint.check_capacity(&head)?;
+        endpoint.add_client(&mut head, session.as_deref())?;
+        endpoint.bodies.read(&head.headers, body).await.map_err(failed)
     };
     let answered = match (taken.await, session.as_deref()) {
-        (Ok(body), Some(session)) if is_batch(session, &body) => answer_batch(&mount, session, &head, &body).await,
-        (Ok(body), session) => mount.one(head, session, body).await,
+        (Ok(body), Some(session)) if is_batch(session, &body) => answer_batch(&endpoint, session, &head, &body).await,
+        (Ok(body), session) => endpoint.answer(head, session, body).await,
         (Err(error), _) => Err(error),
     };
     answered.unwrap_or_else(IntoResponse::into_response)
@@ -179,7 +179,7 @@ fn session_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("mcp-session-id").and_then(|id| id.to_str().ok())
 }
 
-impl Mount {
+impl Endpoint {
     /// The session that a request names, if the caller opened it. One of another owner is as unknown as one that never
     /// was: what follows sees an id that no session has.
     fn own_session(&self, head: &mut Parts) -> Option<Arc<Session>> {
@@ -192,7 +192,7 @@ impl Mount {
     }
 
     /// Adds what is known of the client to the request's head.
-    fn see(&self, head: &mut Parts, session: Option<&Session>) -> Result<(), ApiError> {
+    fn add_client(&self, head: &mut Parts, session: Option<&Session>) -> Result<(), ApiError> {
         let query = head.uri.query().unwrap_or_default();
         let chosen = || self.view.with_query(query).map_err(|why| refusal(INVALID_REQUEST, None, why + "."));
         let view = session.map_or_else(chosen, |session| Ok(session.view))?;
@@ -206,7 +206,7 @@ impl Mount {
         Ok(())
     }
 
-    async fn one(&self, mut head: Parts, session: Option<&Session>, body: Bytes) -> Result<Response, ApiError> {
+    async fn answer(&self, mut head: Parts, session: Option<&Session>, body: Bytes) -> Result<Response, ApiError> {
         let message = body.clone();
         let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
         check_method(&head.headers, &envelope)?;
@@ -215,13 +215,13 @@ impl Mount {
             return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
         }
         if !self.relay.is_alone()
-            && let Some(peer) = self.elsewhere(&head, session, &body).await
+            && let Some(peer) = self.other_server(&head, session, &body).await
         {
             let refused = |failure| failed_call(failure, envelope.id.as_ref());
-            return self.sent_on(peer.map_err(refused)?, &head, session, body).await.map_err(refused);
+            return self.forward(peer.map_err(refused)?, &head, session, body).await.map_err(refused);
         }
         // Held until there is an answer: a session that is being opened is not closed for another.
-        let (service, _opening) = self.choose(&mut head, session, &envelope).await?;
+        let (service, _opening) = self.choose_service(&mut head, session, &envelope).await?;
         let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
         Ok(as_json_rpc(response, envelope.id).await)
     }
@@ -247,7 +247,7 @@ impl Mount {
     }
 
     /// The service for a request, and the reservation of the session that it opens.
-    async fn choose(
+    async fn choose_service(
         &self,
         head: &mut Parts,
         session: Option<&Session>,
@@ -301,7 +301,7 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
         let error = refusal(INVALID_REQUEST, None, message);
         ApiError { status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), ..error }
     };
-    body::plain(headers).and_then(|()| body::announced_as_json(headers)).map_err(unsupported)
+    body::check_uncompressed(headers).and_then(|()| body::check_is_json(headers)).map_err(unsupported)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl McpParts {
         let is_new = browse.conversation.is_none();
         let conversation = call.caller.key(browse.conversation.clone().unwrap_or_else(ConversationId::fresh));
         let request = browser::request(&self.runs, conversation, &browse.into_call())?;
-        let report = self.whole(call, request).await?;
+        let report = self.run_to_end(call, request).await?;
         let page = PageResult::from((&*report, browser::page(&report)));
         let rest = rest_of(call.caller, &report);
         let mut blocks = vec![ContentBlock::text(page_text(&page, is_new, &rest))];
@@ -48,7 +48,7 @@ impl McpParts {
     pub(super) async fn navigate_text(&self, call: ToolCall<'_>, NavigateText { url }: NavigateText) -> ToolResult {
         let browse = browser::Browse { url: Some(url), read: vec![Part::Text], ..browser::Browse::default() };
         let conversation = call.caller.key(own_conversation(call.caller)?);
-        let report = self.whole(call, browser::request(&self.runs, conversation, &browse)?).await?;
+        let report = self.run_to_end(call, browser::request(&self.runs, conversation, &browse)?).await?;
         let page = browser::page(&report);
         let mut text = visible(&page.text, page.text_truncated, &rest_of(call.caller, &report));
         if let Some(error) = &page.error {

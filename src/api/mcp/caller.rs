@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Downscaler,
     describe::{Group, McpOptions, ToolName},
-    questions::Returned,
+    questions::RepeatedCall,
 };
 use crate::{
     domain::{ConversationId, ConversationKey, Failure, Principal, Scope, TraceContext, id::RequestId},
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// The parts of the surface.
+/// What the tools are made of.
 #[derive(Clone)]
 pub struct McpParts {
     /// Runs programs, and remembers them.
@@ -74,7 +74,7 @@ impl Default for View {
             structured: false,
             links: true,
             images: true,
-            groups: [true, true, true, false, false, true, true, true, false],
+            groups: Group::ALL.map(|group| !matches!(group, Group::CodeRunner | Group::Ipybox | Group::Check)),
         }
     }
 }
@@ -231,21 +231,21 @@ pub(super) struct Call {
     cancelled: Arc<CancellationToken>,
     left: CancellationToken,
     /// What it brings where it is repeated.
-    pub(super) returned: Option<Returned>,
+    pub(super) repeated: Option<RepeatedCall>,
     /// The client's session; one that never ends where it has none. rmcp cancels its calls only seconds after its end.
     session: CancellationToken,
 }
 
 impl Calls {
     /// Registers a call. `left` is rmcp's token of it, with the session's.
-    pub(super) fn enter(
+    pub(super) fn register(
         &self,
         id: CallId,
         (left, session): (CancellationToken, Option<CancellationToken>),
-        returned: Option<Returned>,
+        repeated: Option<RepeatedCall>,
     ) -> Call {
         let (cancelled, session) = (Arc::default(), session.unwrap_or_default());
-        let call = Call { calls: self.clone(), cancelled, left, returned, session };
+        let call = Call { calls: self.clone(), cancelled, left, repeated, session };
         self.0.lock().push((id, Arc::clone(&call.cancelled)));
         // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
@@ -262,12 +262,12 @@ impl Calls {
 
 impl Call {
     /// Waits until the run of this call is to be stopped.
-    pub(super) async fn ended(&self, detached: bool) {
-        if detached { self.cancelled.cancelled().await } else { self.left().await }
+    pub(super) async fn stopped(&self, detached: bool) {
+        if detached { self.cancelled.cancelled().await } else { self.given_up().await }
     }
 
     /// Waits until the client no longer waits for this call.
-    pub(super) async fn left(&self) {
+    pub(super) async fn given_up(&self) {
         tokio::select! {
             () = self.left.cancelled() => {}
             () = self.cancelled.cancelled() => {}
@@ -292,17 +292,17 @@ mod tests {
     fn end_of_a_session_stops_the_run_of_its_call_unless_it_is_detached() {
         let session = CancellationToken::new();
         let tokens = (CancellationToken::new(), Some(session.clone()));
-        let call = Calls::default().enter(CallId::Number(1), tokens, None);
-        assert!(call.ended(false).now_or_never().is_none());
+        let call = Calls::default().register(CallId::Number(1), tokens, None);
+        assert!(call.stopped(false).now_or_never().is_none());
         session.cancel();
-        assert!(call.ended(false).now_or_never().is_some() && call.ended(true).now_or_never().is_none());
+        assert!(call.stopped(false).now_or_never().is_some() && call.stopped(true).now_or_never().is_none());
     }
 
     #[test]
     fn end_of_a_call_keeps_the_entry_of_another_with_its_id() {
         let (calls, id) = (Calls::default(), CallId::Number(1));
-        let enter = || calls.enter(id.clone(), (CancellationToken::new(), None), None);
-        let (first, second) = (enter(), enter());
+        let register = || calls.register(id.clone(), (CancellationToken::new(), None), None);
+        let (first, second) = (register(), register());
         drop(first);
         calls.cancel(&id);
         assert!(second.cancelled.is_cancelled());
@@ -314,7 +314,7 @@ mod tests {
     fn cancel_reaches_every_call_with_the_id_and_no_other() {
         let calls = Calls::default();
         let [one, same, other] =
-            [1, 1, 2].map(|id| calls.enter(CallId::Number(id), (CancellationToken::new(), None), None));
+            [1, 1, 2].map(|id| calls.register(CallId::Number(id), (CancellationToken::new(), None), None));
         calls.cancel(&CallId::Number(1));
         assert_eq!([one, same, other].map(|call| call.cancelled.is_cancelled()), [true, true, false]);
     }

@@ -41,19 +41,19 @@ pub(super) struct RunAnswer<'a> {
 
 impl RunAnswer<'_> {
     /// The answer without pictures, and how many bytes they may take in it.
-    pub(super) fn begin(&self) -> (RunReport, usize) {
+    pub(super) fn without_pictures(&self) -> (RunReport, usize) {
         let (stdout, stderr) = self.shown();
         let mut report = RunReport::of(self.view, stdout, stderr);
         if self.offset.is_some() {
             report.files.clear();
         }
         report.hints = self.hints();
-        let used = json_len(&self.end(&report, Vec::new()));
+        let used = json_len(&self.with_pictures(&report, Vec::new()));
         (report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES))
     }
 
     /// Output, verdict, files; then pictures, then links.
-    pub(super) fn end(&self, report: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
+    pub(super) fn with_pictures(&self, report: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
         let nothing = if self.offset.is_some() { "[nothing more was printed]" } else { "[nothing was printed]" };
         let mut text = printed(&report.stdout, &last_drawings(&report.stderr));
         if text.is_empty() {

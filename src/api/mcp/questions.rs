@@ -4,8 +4,9 @@
 //! Belongs to the call that began the cell, in whose task it runs. Before revision 2026-07-28 a question travels on the
 //! call's stream; when the call returns first, the question is withdrawn and the input ends. From that revision on
 //! servers send no requests: the call is answered with the question, the program waits, and the client repeats the call
-//! with the answer and the state that names the run ([`Returned`]). A request for a line that another client answered
-//! is withdrawn or not asked, and an answer that comes all the same is dropped: it would be that to the next request.
+//! with the answer and the state that names the run ([`RepeatedCall`]). A request for a line that another client
+//! answered is withdrawn or not asked, and an answer that comes all the same is dropped: it would be that to the next
+//! request.
 //!
 //! The returned state is untrusted. The run is looked up among those of the caller, and an answer counts only if its
 //! token may give it, so a client gains nothing by changing the state.
@@ -260,7 +261,7 @@ fn answer_of(filled: ElicitResult) -> Option<Answered> {
 }
 
 /// What a repeated call brings.
-pub(super) struct Returned {
+pub(super) struct RepeatedCall {
     pub(super) run: RunId,
     /// The event that was the question.
     event: u64,
@@ -269,7 +270,7 @@ pub(super) struct Returned {
     answers: InputResponses,
 }
 
-impl Returned {
+impl RepeatedCall {
     /// `None` for a call that is made the first time.
     ///
     /// # Errors
@@ -320,7 +321,7 @@ mod tests {
         let call = |state: &str| {
             let mut request = CallToolRequestParams::new("sandbox_run_code");
             request.request_state = Some(state.to_owned());
-            Returned::of(&request)
+            RepeatedCall::of(&request)
         };
         let (run, id) = (RunId::new(), ApprovalId::new());
         let of = |state: &str| call(state).expect("a state").expect("there is one");
@@ -338,6 +339,6 @@ mod tests {
         ] {
             assert!(call(wrong).is_err(), "{wrong}");
         }
-        assert!(Returned::of(&CallToolRequestParams::new("x")).expect("none").is_none());
+        assert!(RepeatedCall::of(&CallToolRequestParams::new("x")).expect("none").is_none());
     }
 }

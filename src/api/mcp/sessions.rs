@@ -73,7 +73,7 @@ impl McpParts {
     ) -> ToolResult {
         let ExecuteCommand { command } = arguments;
         let request = cell(call.caller, command, Some(language))?;
-        let report = self.whole(call, request).await.map_err(|failure| failure.renamed("code", "command"))?;
+        let report = self.run_to_end(call, request).await.map_err(|failure| failure.renamed("code", "command"))?;
         Ok(content::plain_run(call.caller, &report, usize::MAX))
     }
 
@@ -87,7 +87,7 @@ impl McpParts {
         let limits = timeout.map(|seconds| time_limit("timeout", seconds)).transpose()?;
         let request = RunRequest { limits, ..cell(call.caller, code, None)? };
         let shown = max_output_chars.map_or(usize::MAX, |chars| usize::try_from(chars).unwrap_or(usize::MAX));
-        Ok(content::plain_run(call.caller, &*self.whole(call, request).await?, shown))
+        Ok(content::plain_run(call.caller, &*self.run_to_end(call, request).await?, shown))
     }
 
     pub(super) fn reset(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {

@@ -66,7 +66,7 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language, code.0)
         };
-        self.begin(call, request, wait_seconds).await
+        self.run_and_answer(call, request, wait_seconds).await
     }
 
     pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> ToolResponse {
@@ -79,12 +79,12 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language.unwrap_or_default(), code.0)
         };
-        self.begin(call, request, wait_seconds).await
+        self.run_and_answer(call, request, wait_seconds).await
     }
 
     /// Begins a run, or returns to the one that a repeated call is about, and waits for its end, or until the call is
     /// given up or, where it `may_repeat`, answered with a question.
-    async fn begun(
+    async fn begin_and_wait(
         &self,
         ToolCall { caller, entry, context }: ToolCall<'_>,
         request: RunRequest,
@@ -93,10 +93,10 @@ impl McpParts {
         let asks = ClientAbilities::of(caller, &request, &self.tools, context);
         let asks = if asks.by_repeating && !may_repeat { ClientAbilities::default() } else { asks };
         let stdin_open = request.stdin_open || asks.input;
-        let (run, first) = match &entry.returned {
-            Some(returned) => {
-                let run = self.runs.hold(&caller.principal, returned.run, request.detach)?;
-                let first = returned.deliver(&run, &asks).await;
+        let (run, first) = match &entry.repeated {
+            Some(repeated) => {
+                let run = self.runs.hold(&caller.principal, repeated.run, request.detach)?;
+                let first = repeated.deliver(&run, &asks).await;
                 (run, first)
             }
             None => (self.runs.begin(RunRequest { within: caller.trace, stdin_open, ..request })?, 1),
@@ -106,7 +106,7 @@ impl McpParts {
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
-            () = entry.ended(run.is_detached()) => stop(&run).await,
+            () = entry.stopped(run.is_detached()) => stop(&run).await,
             (event, asked) = asking.serve(&run, &asks, context), if asks.any() => {
                 question = questions::required(run.id(), event, &asked);
                 run.view()
@@ -119,14 +119,14 @@ impl McpParts {
     }
 
     /// A run from its beginning to its end.
-    pub(super) async fn whole(&self, call: ToolCall<'_>, request: RunRequest) -> Result<Arc<Report>, Failure> {
+    pub(super) async fn run_to_end(&self, call: ToolCall<'_>, request: RunRequest) -> Result<Arc<Report>, Failure> {
         let wait = Wait(Duration::from_secs(WAIT_S_MAX));
-        let (run, ..) = self.begun(call, request, (Some(wait), false)).await?;
+        let (run, ..) = self.begin_and_wait(call, request, (Some(wait), false)).await?;
         run.finished().await
     }
 
-    async fn begin(&self, call: ToolCall<'_>, request: RunRequest, wait: Option<Wait>) -> ToolResponse {
-        let (run, view, question) = self.begun(call, request, (wait, true)).await?;
+    async fn run_and_answer(&self, call: ToolCall<'_>, request: RunRequest, wait: Option<Wait>) -> ToolResponse {
+        let (run, view, question) = self.begin_and_wait(call, request, (wait, true)).await?;
         if let Some(question) = question {
             // The client repeats the call, so the end of this one must not cancel the run.
             run.detach();
@@ -154,7 +154,7 @@ impl McpParts {
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, call.context) => view,
             // Cancelling the call does not stop the run.
-            () = call.entry.left() => run.view(),
+            () = call.entry.given_up() => run.view(),
         };
         self.answer_or_failure(call.caller, &run, &view, shown).await
     }
@@ -191,7 +191,7 @@ impl McpParts {
             }
         };
         let answer = RunAnswer { caller, view, output, offset };
-        let (mut report, bytes_left) = answer.begin();
+        let (mut report, bytes_left) = answer.without_pictures();
         let mut pictures = Pictures::default();
         if let (Some(finished), None) = (finished, offset) {
             pictures = picture::of_run(self, caller.view, finished, bytes_left).await;
@@ -203,7 +203,7 @@ impl McpParts {
                 report.hints.push(format!("Pictures that are not shown here: {left_out}; their links open them"));
             }
         }
-        Ok(answer.end(&report, pictures.blocks))
+        Ok(answer.with_pictures(&report, pictures.blocks))
     }
 
     /// How a run is now, with its result when it has ended.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Mount, accepts, session_id, sessions::Session};
+use super::{Endpoint, accepts, session_id, sessions::Session};
 use crate::{
     api::{
         mcp::{ToolName, knows_links, shared_conversation},
@@ -42,9 +42,9 @@ enum About {
     Run(RunId),
 }
 
-impl Mount {
+impl Endpoint {
     /// Of several servers, the other one that a message is for, or why none answers it now; `None`: it is for this one.
-    pub(super) async fn elsewhere(
+    pub(super) async fn other_server(
         &self,
         head: &Parts,
         session: Option<&Session>,
@@ -64,12 +64,12 @@ impl Mount {
                 let conversation = ConversationKey::new(who.clone(), session.conversation.clone());
                 self.relay.check_is_here(&head.headers, &conversation).await.err().map(Err)
             }
-            (about, _) => self.other(head, who, about).await.transpose(),
+            (about, _) => self.server_of(head, who, about).await.transpose(),
         }
     }
 
     /// The answer of another server to a message, as if it came without a session.
-    pub(super) fn sent_on(
+    pub(super) fn forward(
         &self,
         peer: Peer,
         head: &Parts,
@@ -80,7 +80,7 @@ impl Mount {
         async move { relay.send(&peer, &head, message).await }
     }
 
-    async fn other(&self, head: &Parts, who: &Principal, about: About) -> Result<Option<Peer>, Failure> {
+    async fn server_of(&self, head: &Parts, who: &Principal, about: About) -> Result<Option<Peer>, Failure> {
         let conversation = match about {
             About::Run(run) if self.runs.get(who, run).is_ok() => return Ok(None),
             About::Run(run) => return Ok(self.relay.find_run(&head.headers, run).await),

@@ -16,7 +16,7 @@ use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Value, error::Category, value::RawValue};
 
-use super::{BOTH_KINDS, Mount, check_method, sessions::Session};
+use super::{BOTH_KINDS, Endpoint, check_method, sessions::Session};
 use crate::{
     api::{
         http::{
@@ -175,7 +175,7 @@ pub(super) fn is_batch(session: &Session, body: &[u8]) -> bool {
 
 /// The answers to a batch, as one stream; 202 when none is due.
 pub(super) async fn answer_batch(
-    mount: &Mount,
+    endpoint: &Endpoint,
     session: &Session,
     head: &Parts,
     body: &Bytes,
@@ -190,7 +190,7 @@ pub(super) async fn answer_batch(
     let mut streams = Vec::new();
     for message in messages {
         let message = body.slice_ref(message.get().as_bytes());
-        let answered = answer_one(mount, session, head.clone(), message, request).await;
+        let answered = answer_one(endpoint, session, head.clone(), message, request).await;
         let response = answered.unwrap_or_else(IntoResponse::into_response);
         if response.status() != StatusCode::ACCEPTED {
             streams.push(events(rendered(response, request)).await);
@@ -206,7 +206,7 @@ pub(super) async fn answer_batch(
 
 /// The answer to a message of a batch.
 async fn answer_one(
-    mount: &Mount,
+    endpoint: &Endpoint,
     session: &Session,
     mut head: Parts,
     message: Bytes,
@@ -218,25 +218,25 @@ async fn answer_one(
         let why = "method: a batch holds no initialize: send it alone.";
         return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
     }
-    if !mount.relay.is_alone()
+    if !endpoint.relay.is_alone()
         && let Some(id) = envelope.id.clone()
-        && let Some(peer) = mount.elsewhere(&head, Some(session), &message).await
+        && let Some(peer) = endpoint.other_server(&head, Some(session), &message).await
     {
         let refused = move |failure| failed_call(failure, Some(&id));
         let peer = peer.map_err(&refused)?;
         // Whole, since a piece of another server's stream may be a part of an event.
         head.headers.insert(header::ACCEPT, JSON);
-        let answer = mount.sent_on(peer, &head, Some(session), message);
+        let answer = endpoint.forward(peer, &head, Some(session), message);
         let event = stream::once(async move {
             let answer = answer.await.unwrap_or_else(|failure| refused(failure).into_response());
             events(rendered(answer, request)).await
         });
         return Ok(([(header::CONTENT_TYPE, EVENT_STREAM)], Body::from_stream(event.flatten())).into_response());
     }
-    mount.count(&mut head, session, &envelope)?;
+    endpoint.count(&mut head, session, &envelope)?;
     head.headers.insert(header::ACCEPT, BOTH_KINDS);
     let one = Request::from_parts(head, Body::from(message));
-    Ok(as_json_rpc(mount.sessions.handle(one).await.map(Body::new), envelope.id).await)
+    Ok(as_json_rpc(endpoint.sessions.handle(one).await.map(Body::new), envelope.id).await)
 }
 
 /// A stream of events as it is; an error as one event.
