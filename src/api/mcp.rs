@@ -59,6 +59,7 @@ pub use self::{
     caller::{Client, McpParts, View},
     describe::{Group, McpOptions, ToolName},
     picture::Downscaler,
+    questions::OpenQuestions,
     sessions::shared_conversation,
     stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
 };

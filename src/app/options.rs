@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{
         http::{ApiParts, auth::Proxies, body::Bodies, guard::Names, mcp::McpHttpOptions, peers::Relay},
-        mcp::{Downscaler, McpOptions, McpParts, View},
+        mcp::{Downscaler, McpOptions, McpParts, OpenQuestions, View},
     },
     config::{BaseUrl, Config},
     domain::{AllowedVariables, address::networks},
@@ -159,7 +159,8 @@ pub(super) fn tools(config: &Config, api: ApiParts) -> McpParts {
         view: view(config),
     };
     let pictures = Downscaler::default();
-    McpParts { runs, history, files, sessions, packages, skills, tools, checker, pictures, options }
+    let questions = OpenQuestions::default();
+    McpParts { runs, history, files, sessions, packages, skills, tools, checker, questions, pictures, options }
 }
 
 pub(super) fn mcp_http(

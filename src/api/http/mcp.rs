@@ -47,7 +47,7 @@ use crate::{
             peers::Relay,
             single, sse,
         },
-        mcp::{Client, McpParts, McpServer, ToolName, View},
+        mcp::{Client, McpParts, McpServer, OpenQuestions, ToolName, View},
         schema::parse::by_size,
     },
     domain::{Failure, Principal},
@@ -95,6 +95,7 @@ struct Endpoint {
     /// What clients see if they choose nothing.
     view: View,
     runs: Runs,
+    questions: OpenQuestions,
     bodies: Bodies,
     relay: Relay,
 }
@@ -103,7 +104,7 @@ struct Endpoint {
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let idle_max = options.run_max + SESSION_MARGIN;
     let manager = Arc::new(Manager::new(idle_max, options.sessions_max, options.principal_sessions_max));
-    let (runs, view) = (parts.runs.clone(), parts.options.view);
+    let (runs, questions, view) = (parts.runs.clone(), parts.questions.clone(), parts.options.view);
     let feed = get(sse::feed).with_state(runs.clone());
     let base = StreamableHttpServerConfig::default()
         .with_sse_retry(None)
@@ -123,6 +124,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         open: manager,
         view,
         runs,
+        questions,
         bodies: options.bodies.clone(),
         relay: options.relay.clone(),
     };
@@ -226,14 +228,17 @@ impl Endpoint {
         Ok(as_json_rpc(response, envelope.id).await)
     }
 
-    /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read
-    /// first even then: only the body says what they are, and it may be the cancellation that makes room.
+    /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read first
+    /// even then: only the body says what they are, and it may be the cancellation that makes room, or the answer to a
+    /// program that waits for it.
     fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let begins_a_run = header("mcp-method") == "tools/call"
             && ToolName::find(header("mcp-name")).is_some_and(ToolName::begins_a_run);
         match head.extensions.get::<Principal>() {
-            Some(who) if begins_a_run => self.runs.check_capacity(who).map_err(failed),
+            Some(who) if begins_a_run && !self.questions.has_any_of(&self.runs, who) => {
+                self.runs.check_capacity(who).map_err(failed)
+            }
             _ => Ok(()),
         }
     }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Downscaler,
     describe::{Group, McpOptions, ToolName},
-    questions::RepeatedCall,
+    questions::{OpenQuestions, RepeatedCall},
 };
 use crate::{
     domain::{ConversationId, ConversationKey, Failure, Principal, Scope, TraceContext, id::RequestId},
@@ -45,6 +45,8 @@ pub struct McpParts {
     pub tools: Tools,
     /// Formats programs.
     pub checker: Checker,
+    /// Which programs wait for a call to be repeated.
+    pub questions: OpenQuestions,
     /// Makes pictures smaller that are too large for an answer.
     pub pictures: Downscaler,
     /// What is shown.

@@ -11,10 +11,15 @@
 //! The returned state is untrusted. The run is looked up among those of the caller, and an answer counts only if its
 //! token may give it, so a client gains nothing by changing the state.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::BoxStream};
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::{
     RoleServer,
     model::{
@@ -29,11 +34,11 @@ use tracing::debug;
 use super::{Caller, caller::Context, progress::SEND_MAX};
 use crate::{
     domain::{
-        Code, Event, EventKind, Failure, RunId, Scope,
+        Code, Event, EventKind, Failure, Principal, RunId, Scope,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     services::{
-        runs::{Run, RunRequest},
+        runs::{Run, RunRequest, RunState, Runs},
         tools::{Approvals, Approver, Tools},
     },
 };
@@ -302,6 +307,32 @@ impl RepeatedCall {
             asks.pass_on(run, self.approval, filled).await;
         }
         self.event.saturating_add(1)
+    }
+}
+
+/// Calls that were answered with a question and are not repeated yet, by their runs. A clone is the same.
+#[derive(Clone, Default)]
+pub struct OpenQuestions(Arc<Mutex<HashMap<RunId, Principal>>>);
+
+impl OpenQuestions {
+    /// Whether a program of this caller waits for a repeated call, which is no new run.
+    pub fn has_any_of(&self, runs: &Runs, who: &Principal) -> bool {
+        self.under_way(runs).values().any(|asked| asked == who)
+    }
+
+    pub(super) fn add(&self, runs: &Runs, who: &Principal, run: RunId) {
+        self.under_way(runs).insert(run, who.clone());
+    }
+
+    pub(super) fn remove(&self, run: RunId) {
+        self.0.lock().remove(&run);
+    }
+
+    /// Those whose programs still run. Others are removed: their clients may never come back.
+    fn under_way(&self, runs: &Runs) -> MutexGuard<'_, HashMap<RunId, Principal>> {
+        let mut open = self.0.lock();
+        open.retain(|run, who| runs.get(who, *run).is_ok_and(|run| run.view().state != RunState::Finished));
+        open
     }
 }
 

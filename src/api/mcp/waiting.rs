@@ -96,6 +96,7 @@ impl McpParts {
         let (run, first) = match &entry.repeated {
             Some(repeated) => {
                 let run = self.runs.hold(&caller.principal, repeated.run, request.detach)?;
+                self.questions.remove(repeated.run);
                 let first = repeated.deliver(&run, &asks).await;
                 (run, first)
             }
@@ -128,6 +129,7 @@ impl McpParts {
     async fn run_and_answer(&self, call: ToolCall<'_>, request: RunRequest, wait: Option<Wait>) -> ToolResponse {
         let (run, view, question) = self.begin_and_wait(call, request, (wait, true)).await?;
         if let Some(question) = question {
+            self.questions.add(&self.runs, &call.caller.principal, run.id());
             // The client repeats the call, so the end of this one must not cancel the run.
             run.detach();
             return Ok(question.into());

@@ -63,6 +63,19 @@ async fn answer_to_a_question_that_another_client_answered_is_not_given_to_the_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn question_is_answered_while_no_other_program_can_begin() {
+    let full = [("SANDBOX_ADMISSION__SLOTS", "1"), ("SANDBOX_ADMISSION__QUEUE_MAX", "0")];
+    let server = FakeServer::with_kernel(&full).await;
+    let arguments = json!({"conversationId": "c", "language": "python", "code": "ask who?"});
+    let state = question(&server, &arguments, None).await;
+    let answer = cell(&server, &arguments, None).send().await.expect("an answer").text().await.expect("text");
+    assert!(!answer.contains("input_required"), "another one began: {answer}");
+    let answer = cell(&server, &arguments, Some(&state)).send().await.expect("an answer").text().await.expect("text");
+    assert!(answer.contains("Ada\\n"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn disconnect_follows_in_a_repeated_call_the_setting_and_the_detach_argument() {
     for (setting, detach, verdict) in [
         ("cancel", None, "cancelled"),
