@@ -52,6 +52,7 @@ pub struct Browse {
 }
 
 /// A part of a page to read.
+// What describes a variant makes a `oneOf` of the schema, which some APIs of models refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -59,7 +60,7 @@ pub struct Browse {
 pub enum Part {
     Text,
     Links,
-    /// Buttons, fields and the like, with selectors.
+    // Buttons, fields and the like, with selectors.
     Controls,
     // Pieces of text with selectors, for CodeRunner's clients alone.
     #[serde(skip_deserializing)]

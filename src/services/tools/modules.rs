@@ -50,7 +50,7 @@ const PACKAGE: &str = "mcptools.";
 #[serde(rename_all = "lowercase")]
 pub enum ModuleLanguage {
     Python,
-    /// JavaScript too.
+    // JavaScript too. As a description it would make a `oneOf` of the schema, which some APIs of models refuse.
     Typescript,
 }
 
