@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{Child, Command},
-    sync::oneshot,
+    sync::watch,
 };
 
 use crate::kernelspec::Kernelspec;
@@ -23,7 +23,7 @@ const STRAY_MAX_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub enum Kernel {
     Started { child: Child, pid: Pid },
-    Adopted { ended: oneshot::Receiver<()>, pid: Pid },
+    Adopted { has_ended: watch::Receiver<bool>, pid: Pid },
 }
 
 impl Kernel {
@@ -46,13 +46,12 @@ impl Kernel {
     /// Takes the process `pid` for the kernel.
     pub fn adopt(pid: Pid) -> io::Result<Self> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        let (tell, ended) = oneshot::channel();
+        let (tell, has_ended) = watch::channel(false);
         std::thread::Builder::new().spawn(move || {
             while poll(&mut [PollFd::new(&process, PollFlags::IN)], None).is_err() {}
-            // The receiver may be gone when the session is over.
-            let _ = tell.send(());
+            tell.send_replace(true);
         })?;
-        Ok(Self::Adopted { ended, pid })
+        Ok(Self::Adopted { has_ended, pid })
     }
 
     /// Waits for its end, and tells how it ended as far as that is known.
@@ -66,9 +65,9 @@ impl Kernel {
                 },
                 Err(_) => json!({}),
             },
-            Self::Adopted { ended, .. } => {
-                // Its parent learns the status.
-                let _ = ended.await;
+            Self::Adopted { has_ended, .. } => {
+                // Its parent learns the status. An error is an end too: the thread is gone.
+                let _ = has_ended.wait_for(|has_ended| *has_ended).await;
                 json!({})
             }
         }
@@ -111,5 +110,20 @@ async fn pass_on(pipe: Option<impl AsyncRead + Unpin>) {
         left -= count;
         // What the reader does not take in time is lost: the kernel must not wait for it.
         let _ = rustix::io::write(rustix::stdio::stderr(), &buffer[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn end_of_an_adopted_kernel_is_told_as_often_as_it_is_asked_for() {
+        let mut process = std::process::Command::new("true").spawn().expect("a process");
+        let mut kernel = Kernel::adopt(Pid::from_child(&process)).expect("its pidfd");
+        for _ in 0..2 {
+            assert_eq!(kernel.ended().await, json!({}));
+        }
+        process.wait().expect("its status");
     }
 }
