@@ -36,10 +36,8 @@ use yamux::{Config, Connection, DEFAULT_CREDIT, Mode, Stream};
 
 use self::channel::Channel;
 
-/// Channels at once; more connections wait. The server may allow fewer.
+/// Channels at once, and connections that wait for one; more wait to be accepted. The server may allow fewer.
 const CHANNELS_MAX: usize = 64;
-/// Connections that wait for a channel; more wait to be accepted.
-const WAITING_MAX: usize = 64;
 /// When a connection that could not be accepted is tried again.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A piece of a stream: with its header it fits into one frame of process 1.
@@ -106,7 +104,7 @@ async fn carry_all(listener: &TcpListener, server: UnixStream) -> VecDeque<TcpSt
     // Its tasks end before they see the end of the multiplexer, which would look like that of an answer.
     let mut channels = JoinSet::new();
     loop {
-        let can_accept = waiting.len() < WAITING_MAX && channels.len() + waiting.len() < CHANNELS_MAX;
+        let can_accept = channels.len() + waiting.len() < CHANNELS_MAX;
         tokio::select! {
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => match (opened, asks.take()) {
                 (None | Some(Err(_)), _) => return waiting,
