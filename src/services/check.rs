@@ -37,8 +37,9 @@ const FOLDER_MAX: Usage = Usage { bytes: 16 << 20, entries: 1000 };
 /// What the programs of ours exit with where a tool crashed.
 const CRASHED: i32 = 3;
 
-/// The languages that have tools: the file that a program is, and the program of ours that calls the tools.
-const TOOLS: [(&str, &str, &str); 4] = [
+/// A language that has tools, the file that a program is, and the program of ours that calls the tools.
+type Tool = (&'static str, &'static str, &'static str);
+static TOOLS: [Tool; 4] = [
     ("python", "main.py", include_str!("check/check.py")),
     ("javascript", "main.js", include_str!("check/check.js")),
     ("typescript", "main.ts", include_str!("check/check.js")),
@@ -63,16 +64,6 @@ struct Inner {
     tasks: Tasks,
 }
 
-/// One check that may begin.
-struct Job {
-    runner: Runner,
-    /// The program of ours.
-    tool: &'static str,
-    /// What it reads: the file that the program is, and the program.
-    file: &'static str,
-    code: Bytes,
-}
-
 impl Checker {
     pub fn new(parts: SharedParts, admission: Admission, limits: Limits, program_bytes_max: usize) -> Self {
         Self(Arc::new(Inner { parts, admission, limits, program_bytes_max, tasks: Tasks::default() }))
@@ -95,14 +86,15 @@ impl Checker {
     pub async fn check(&self, who: &Principal, language: &Language, code: &Bytes) -> Result<Checked, Failure> {
         let inner = Arc::clone(&self.0);
         inner.tasks.check_running()?;
-        let job = inner.job(language, code)?;
+        let (runner, tool) = inner.tool(language, code)?;
+        let code = code.clone();
         // Checks have no order among each other, so each is a conversation of its own.
         let alone = ConversationKey::new(who.clone(), ConversationId::fresh());
-        let count = || inner.parts.tokens.begin(who, &job.runner.language);
+        let count = || inner.parts.tokens.begin(who, &runner.language);
         let (ticket, counted) = inner.admission.enter(&alone, code.len(), count)?;
         let task = self.0.tasks.spawn(async move {
             let permit = ticket.turn().await?;
-            inner.execute(job, counted.as_ref(), permit).await
+            inner.execute(&runner, tool, &code, counted.as_ref(), permit).await
         });
         task.await.unwrap_or_else(|_| Err(failed()))
     }
@@ -115,10 +107,9 @@ impl Checker {
 
 impl Inner {
     /// Decides what needs neither disk nor engine.
-    fn job(&self, language: &Language, code: &Bytes) -> Result<Job, Failure> {
+    fn tool(&self, language: &Language, code: &Bytes) -> Result<(Runner, &'static Tool), Failure> {
         let runner = self.parts.catalog.get(language)?;
-        let found = TOOLS.iter().find(|(name, ..)| *name == runner.language.as_str());
-        let &(_, file, tool) = found.ok_or_else(|| {
+        let tool = TOOLS.iter().find(|(name, ..)| *name == runner.language.as_str()).ok_or_else(|| {
             let known: Vec<_> = TOOLS.iter().map(|(name, ..)| *name).collect();
             let why = format!("there is nothing that checks {}; there is for {}", runner.language, known.join(", "));
             Failure::argument("language", why)
@@ -127,20 +118,26 @@ impl Inner {
         if code.len() > bytes_max {
             return Err(Failure::argument("code", format!("it is longer than {bytes_max} bytes")));
         }
-        Ok(Job { runner, tool, file, code: code.clone() })
+        Ok((runner, tool))
     }
 
-    async fn execute(&self, job: Job, by: Option<&Started>, _permit: Permit) -> Result<Checked, Failure> {
-        let Job { runner, tool, file, code } = job;
+    async fn execute(
+        &self,
+        runner: &Runner,
+        (_, file, tool): &Tool,
+        code: &Bytes,
+        by: Option<&Started>,
+        _permit: Permit,
+    ) -> Result<Checked, Failure> {
         let SharedParts { sandboxes, isolation, .. } = &self.parts;
         isolation.wait(&runner.image).await?;
         let staging = staged(&self.parts, &Principal::self_test()).await?;
         let auxiliary = AuxiliaryProgram {
-            runner: &runner,
+            runner,
             data: staging.data(),
             limits: self.limits,
             code: Bytes::from_static(tool.as_bytes()),
-            stdin: [file.as_bytes(), b"\n", &code].concat().into(),
+            stdin: [file.as_bytes(), b"\n", code].concat().into(),
             channels: None,
             by,
             cancel: self.tasks.stop.child_token(),
@@ -166,7 +163,7 @@ impl Inner {
                 return Err(Failure::argument("code", why));
             }
         }
-        Checked::read(&stdout, &code).ok_or_else(|| {
+        Checked::read(&stdout, code).ok_or_else(|| {
             log("what checked a program printed something else than its answer");
             failed()
         })
