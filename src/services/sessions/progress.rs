@@ -24,13 +24,12 @@ const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(in crate::services) struct Progress {
-    /// How it ended by its first reply.
-    replied: Option<Ended>,
+    /// How it ended by its first reply, and when that came.
+    replied: Option<(Ended, Instant)>,
     /// Since when its kernel says that it is idle.
     idle: Option<Instant>,
     /// Why the server stopped it.
     stopped: Option<Ended>,
-    over: Option<Instant>,
     /// The id of a request behind it. Kernels answer in order: its answer says that the cell is not executed any more.
     probe: Option<String>,
 }
@@ -38,18 +37,12 @@ pub(in crate::services) struct Progress {
 impl Progress {
     /// Takes the content of a reply.
     pub(in crate::services) fn reply(&mut self, content: &Value) {
-        if !self.has_replied() {
-            let now = Instant::now();
-            self.replied = Some(verdict(content));
-            self.over = Some(if self.idle.is_some() { now } else { now + IDLE_GRACE });
-        }
+        self.replied.get_or_insert_with(|| (verdict(content), Instant::now()));
     }
 
     /// Takes an idle status.
     pub(in crate::services) fn idle(&mut self) {
-        let now = Instant::now();
-        self.idle = self.idle.or(Some(now));
-        self.over = self.over.map(|over| over.min(now));
+        self.idle.get_or_insert_with(Instant::now);
     }
 
     /// The server stops it for this reason; whether that counts. One that has replied has ended by itself, unless its
@@ -71,13 +64,15 @@ impl Progress {
 
     /// When it is over, as soon as that is known.
     pub(in crate::services) fn ended_at(&self) -> Option<Instant> {
-        self.over
+        let (_, replied) = self.replied?;
+        let latest = replied + IDLE_GRACE;
+        Some(self.idle.map_or(latest, |idle| idle.clamp(replied, latest)))
     }
 
     /// When it is over or there is a [probe](Self::probe) for its kernel, as soon as that is known.
     pub(in crate::services) fn due(&self) -> Option<Instant> {
         let probe_at = || self.idle.filter(|_| self.probe.is_none()).map(|since| since + PROBE_AFTER);
-        self.over.or_else(probe_at)
+        self.ended_at().or_else(probe_at)
     }
 
     /// A request for its kernel, where it is idle without a reply for too long.
@@ -112,7 +107,7 @@ impl Progress {
     /// Those of [`SessionEnd::of_cell`].
     pub(in crate::services) fn ended(&self, session: Option<SessionEnd>) -> Result<Ended, Failure> {
         let unknown = || session.unwrap_or(SessionEnd::Lost).of_cell();
-        self.stopped.or(self.replied).map_or_else(unknown, Ok)
+        self.stopped.or(self.replied.map(|(ended, _)| ended)).map_or_else(unknown, Ok)
     }
 }
 
