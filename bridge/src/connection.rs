@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use zeromq::{DealerSocket, Socket, SocketOptions, SubSocket, ZmqError, util::PeerIdentity};
 
-use crate::{kernelspec::Transport, message::hex, socket::KernelSocket};
+use crate::{kernelspec::Transport, signer::hex, socket::KernelSocket};
 
 /// Interval at which sockets are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -8,24 +8,16 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::message::{BUFFERS_MAX, Channel, MESSAGE_MAX_BYTES, Message};
+use crate::{
+    message::{BUFFERS_MAX, KernelMessage, MESSAGE_BYTES_MAX},
+    outbox::Dropped,
+};
 
 /// The longest text of one `stream` message, as it stands in JSON.
 pub const STREAM_MAX_BYTES: usize = 1 << 20;
 
 /// What a header or parent header may have: it can be neither cut nor left out.
 const HEADER_MAX_BYTES: usize = 64 << 10;
-
-/// What was taken out of a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Of the message. The cut text of a stream is not counted: that has a mark.
-    pub bytes: usize,
-    /// Of the text of a stream, as a program printed it.
-    pub printed: usize,
-    /// Whether the message itself must not be sent.
-    pub is_whole: bool,
-}
 
 #[derive(Deserialize)]
 struct Stream<'a> {
@@ -37,31 +29,34 @@ struct Stream<'a> {
 
 type Members = BTreeMap<String, Box<RawValue>>;
 
-/// Makes `message` fit.
-pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
+/// Makes `message` fit; what was taken out of it, or that it must not be sent. The cut text of a stream has a mark, so
+/// it counts as printed only.
+pub fn fit(message: &mut KernelMessage, kind: &str) -> Dropped {
     let is_long = kind == "stream" && message.content.len() > STREAM_MAX_BYTES;
     let printed = if is_long { cut_stream(message) } else { 0 };
-    let before = message.bytes(channel);
+    let before = message.encoded_bytes();
     if message.buffers.len() > BUFFERS_MAX {
         message.buffers.clear();
     }
-    if message.bytes(channel) > MESSAGE_MAX_BYTES {
-        drop_largest(message, channel);
+    if message.encoded_bytes() > MESSAGE_BYTES_MAX {
+        drop_largest(message);
     }
-    if message.bytes(channel) > MESSAGE_MAX_BYTES {
+    if message.encoded_bytes() > MESSAGE_BYTES_MAX {
         message.buffers.clear();
     }
-    if message.bytes(channel) > MESSAGE_MAX_BYTES {
+    if message.encoded_bytes() > MESSAGE_BYTES_MAX {
         message.metadata = Bytes::from_static(b"{}");
     }
-    let headers = [&message.header, &message.parent_header];
-    let is_whole =
-        headers.iter().any(|part| part.len() > HEADER_MAX_BYTES) || message.bytes(channel) > MESSAGE_MAX_BYTES;
-    Removed { bytes: before - if is_whole { 0 } else { message.bytes(channel).min(before) }, printed, is_whole }
+    let has_long_header = [&message.header, &message.parent_header].iter().any(|part| part.len() > HEADER_MAX_BYTES);
+    let now = message.encoded_bytes();
+    if has_long_header || now > MESSAGE_BYTES_MAX {
+        return Dropped { messages: 1, bytes: before, printed };
+    }
+    Dropped { messages: 0, bytes: before.saturating_sub(now), printed }
 }
 
 /// How many bytes a program printed for this message of a stream, or a little less: an escaped character counts as one.
-pub fn printed(message: &Message) -> usize {
+pub fn printed(message: &KernelMessage) -> usize {
     serde_json::from_slice(&message.content).map_or(0, |Stream { text, .. }| unescaped(text.get()).saturating_sub(2))
 }
 
@@ -78,7 +73,7 @@ fn unescaped(text: &str) -> usize {
 }
 
 /// How much of what was printed is cut.
-fn cut_stream(message: &mut Message) -> usize {
+fn cut_stream(message: &mut KernelMessage) -> usize {
     let Ok(Stream { name, text }) = serde_json::from_slice(&message.content) else { return 0 };
     let text = text.get();
     let end = cut(text, STREAM_MAX_BYTES);
@@ -118,12 +113,12 @@ fn cut(text: &str, limit: usize) -> usize {
 }
 
 /// Takes the largest members out of the content, those of `data` (the forms of a display) before others.
-fn drop_largest(message: &mut Message, channel: Channel) {
+fn drop_largest(message: &mut KernelMessage) {
     let Ok(mut content) = serde_json::from_slice::<Members>(&message.content) else {
         message.content = Bytes::from_static(b"{}");
         return;
     };
-    let mut excess = message.bytes(channel).saturating_sub(MESSAGE_MAX_BYTES);
+    let mut excess = message.encoded_bytes().saturating_sub(MESSAGE_BYTES_MAX);
     if let Some(mut data) = content.get("data").and_then(|data| serde_json::from_str::<Members>(data.get()).ok()) {
         excess = remove_largest(&mut data, excess);
         if let Ok(data) = serde_json::value::to_raw_value(&data) {
@@ -149,26 +144,33 @@ fn remove_largest(members: &mut Members, mut excess: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Display;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::message::Channel;
 
-    fn fitted(content: &Value, kind: &str) -> (Message, Removed) {
-        let mut message = Message::new("{}", content.to_string());
-        let removed = fit(&mut message, Channel::Iopub, kind);
-        assert!(message.bytes(Channel::Iopub) <= MESSAGE_MAX_BYTES);
-        (message, removed)
+    fn of(content: &impl Display) -> KernelMessage {
+        KernelMessage::new(Channel::Iopub, &"{}", content)
     }
 
-    fn content(message: &Message) -> Value {
+    fn fitted(content: &Value, kind: &str) -> (KernelMessage, Dropped) {
+        let mut message = of(content);
+        let dropped = fit(&mut message, kind);
+        assert!(message.encoded_bytes() <= MESSAGE_BYTES_MAX);
+        (message, dropped)
+    }
+
+    fn content(message: &KernelMessage) -> Value {
         serde_json::from_slice(&message.content).expect("JSON")
     }
 
     #[test]
     fn short_messages_stay_as_they_are() {
         let given = json!({"name": "stdout", "text": "a".repeat(1000)});
-        let (message, removed) = fitted(&given, "stream");
-        assert_eq!((content(&message), removed), (given, Removed::default()));
+        let (message, dropped) = fitted(&given, "stream");
+        assert_eq!((content(&message), dropped), (given, Dropped::default()));
     }
 
     #[test]
@@ -176,12 +178,12 @@ mod tests {
         for unit in ["a", "é", "\u{20ac}", "\u{1f600}", "\n", "\\", "\"", "\u{1}", "ab\u{1f600}\"\n"] {
             for lead in ["", "x", "xyz"] {
                 let text = format!("{lead}{}", unit.repeat((3 << 19) / unit.len()));
-                let (message, removed) = fitted(&json!({"name": "stdout", "text": text}), "stream");
+                let (message, dropped) = fitted(&json!({"name": "stdout", "text": text}), "stream");
                 let now = content(&message)["text"].as_str().expect("text").to_owned();
                 let (kept, mark) = now.split_once("\n[").unwrap_or((&now, ""));
                 assert!(text.starts_with(kept) && mark.contains("bytes of output"), "{unit:?}");
                 let printed = text.len() - kept.len();
-                assert_eq!(removed, Removed { printed, ..Removed::default() }, "{unit:?}");
+                assert_eq!(dropped, Dropped { printed, ..Dropped::default() }, "{unit:?}");
                 assert!(message.content.len() < STREAM_MAX_BYTES + 100);
             }
         }
@@ -190,12 +192,12 @@ mod tests {
     #[test]
     fn printed_bytes_are_those_of_the_program() {
         for text in ["", "a", "é\n\t\"\\", "\u{1}\u{7f}\u{1f600}"] {
-            let message = Message::new("{}", json!({"name": "stdout", "text": text}).to_string());
+            let message = of(&json!({"name": "stdout", "text": text}));
             assert_eq!(printed(&message), text.len(), "{text:?}");
         }
-        assert_eq!(printed(&Message::new("{}", "{\"name\":\"stdout\",\"text\":\"\\ud83d\\ude00\"}")), 2);
-        assert_eq!(printed(&Message::new("{}", "{\"name\":1,\"text\":2}")), 0);
-        assert_eq!(printed(&Message::new("{}", "{}")), 0);
+        assert_eq!(printed(&of(&"{\"name\":\"stdout\",\"text\":\"\\ud83d\\ude00\"}")), 2);
+        assert_eq!(printed(&of(&"{\"name\":1,\"text\":2}")), 0);
+        assert_eq!(printed(&of(&"{}")), 0);
     }
 
     #[test]
@@ -211,43 +213,43 @@ mod tests {
     #[test]
     fn display_loses_its_largest_form_first() {
         let data = json!({"text/plain": "a plot", "image/png": "p".repeat(5 << 20), "text/html": "h".repeat(1 << 20)});
-        let (message, removed) = fitted(&json!({"data": data, "metadata": {}}), "display_data");
+        let (message, dropped) = fitted(&json!({"data": data, "metadata": {}}), "display_data");
         let now = content(&message);
         assert_eq!(now["data"]["text/plain"], json!("a plot"));
         assert!(now["data"].get("image/png").is_none() && now["data"].get("text/html").is_some());
-        assert!(removed.bytes > 5 << 20 && !removed.is_whole);
+        assert!(dropped.bytes > 5 << 20 && dropped.messages == 0);
     }
 
     #[test]
     fn buffers_and_metadata_go_last_and_headers_never() {
-        let mut message = Message::new("{}", "{\"a\":1}");
+        let mut message = of(&"{\"a\":1}");
         message.buffers = vec![vec![0; 5 << 20].into()];
-        assert!(!fit(&mut message, Channel::Iopub, "comm_msg").is_whole);
+        assert!(fit(&mut message, "comm_msg").messages == 0);
         assert!(message.buffers.is_empty() && message.content == "{\"a\":1}");
-        let mut message = Message::new(vec![b' '; 5 << 20], "{}");
-        assert!(fit(&mut message, Channel::Iopub, "status").is_whole);
-        let mut message = Message::new("{}", "{}");
+        let mut message = KernelMessage::new(Channel::Iopub, &" ".repeat(5 << 20), &"{}");
+        assert!(fit(&mut message, "status").messages == 1);
+        let mut message = of(&"{}");
         message.metadata = vec![b' '; 5 << 20].into();
-        assert!(!fit(&mut message, Channel::Shell, "execute_reply").is_whole);
+        assert!(fit(&mut message, "execute_reply").messages == 0);
     }
 
     #[test]
     fn message_with_too_many_buffers_loses_them_and_can_be_read() {
         for (count, left) in [(BUFFERS_MAX, BUFFERS_MAX), (BUFFERS_MAX + 1, 0), (100_000, 0)] {
-            let mut message = Message::new("{}", "{\"a\":1}");
+            let mut message = of(&"{\"a\":1}");
             message.buffers = vec![Bytes::new(); count];
-            let removed = fit(&mut message, Channel::Iopub, "comm_msg");
-            assert_eq!((removed.is_whole, removed.bytes > 0), (false, left == 0), "{count}");
-            let read = Message::decode(&message.encode(Channel::Iopub).slice(4..)).expect("a message");
-            assert_eq!((read.1.content.as_ref(), read.1.buffers.len()), (b"{\"a\":1}".as_slice(), left));
+            let dropped = fit(&mut message, "comm_msg");
+            assert_eq!((dropped.messages, dropped.bytes > 0), (0, left == 0), "{count}");
+            let read = KernelMessage::decode(&message.encode()).expect("a message");
+            assert_eq!((read.content.as_ref(), read.buffers.len()), (b"{\"a\":1}".as_slice(), left));
         }
     }
 
     #[test]
     fn content_that_is_not_json_or_nested_without_end_is_replaced() {
         for content in ["x".repeat(5 << 20), "[".repeat(5 << 20), format!("{{\"data\":{}", "{\"a\":".repeat(1 << 20))] {
-            let mut message = Message::new("{}", content);
-            fit(&mut message, Channel::Iopub, "display_data");
+            let mut message = of(&content);
+            fit(&mut message, "display_data");
             assert_eq!(message.content, "{}");
         }
     }

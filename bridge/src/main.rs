@@ -9,19 +9,20 @@ mod connection;
 mod kernel;
 mod kernelspec;
 mod limits;
+/// The same as the server's.
+#[path = "../../src/services/sessions/message.rs"]
+#[allow(dead_code, reason = "shared with the server, which uses the rest")]
 mod message;
 mod outbox;
 mod relay;
+mod signer;
 mod socket;
 mod usage;
 
 use std::{
     ffi::OsString,
     io::Write as _,
-    os::{
-        fd::{BorrowedFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -30,9 +31,11 @@ use std::{
 use connection::Connection;
 use kernel::Kernel;
 use kernelspec::Kernelspec;
-use message::Signer;
-use relay::{KernelTraits, Relay, Server};
+use outbox::{Outbox, Weight, bridge_message};
+use relay::{Relay, Server};
 use rustix::process::{Pid, Resource, Rlimit, setrlimit};
+use serde_json::json;
+use signer::Signer;
 use tokio::{
     net::unix::pipe::{Receiver, Sender},
     time::{Instant, timeout_at},
@@ -62,7 +65,8 @@ fn main() -> ExitCode {
     let done = match order(std::env::args_os().skip(1)) {
         None => Err(USAGE.to_owned()),
         Some(Order::Detach(file)) => detach(&file).map_err(|error| error.to_string()),
-        Some(order) => serve(&order).map_err(|error| error.to_string()),
+        Some(Order::Start(name)) => serve(|| start(&name)),
+        Some(Order::Adopt(file, pid)) => serve(|| adopt(&file, pid)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,55 +102,48 @@ fn detach(file: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Serves the session whose kernel `begin` has.
+///
+/// # Errors
+/// Why the session failed. Where this is the program of process 1, its status then does not say that it ended well.
 #[tokio::main(flavor = "current_thread")]
-async fn serve(order: &Order) -> std::io::Result<()> {
-    let mut server = Server {
-        input: Receiver::from_owned_fd(own(rustix::stdio::stdin())?)?,
-        output: Sender::from_owned_fd(own(rustix::stdio::stdout())?)?,
-    };
-    let done = match start(order) {
-        Ok((kernel, connection, traits)) => relay(server, kernel, &connection, traits).await,
+async fn serve(begin: impl FnOnce() -> Result<(Kernel, Connection, Kernelspec), String>) -> Result<(), String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let input = rustix::stdio::stdin().try_clone_to_owned().and_then(Receiver::from_owned_fd).map_err(failed)?;
+    let output = rustix::stdio::stdout().try_clone_to_owned().and_then(Sender::from_owned_fd).map_err(failed)?;
+    match begin() {
+        Ok((kernel, connection, spec)) => relay(Server { input, output }, kernel, &connection, spec).await,
         Err(message) => {
-            relay::refuse(&mut server.output, &message).await;
+            refuse(&output, &message).await;
             Err(message)
         }
-    };
-    // Where this is the program of process 1, its status does not say that the session ended well.
-    done.map_err(std::io::Error::other)
-}
-
-fn own(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
-    fd.try_clone_to_owned()
-}
-
-fn start(order: &Order) -> Result<(Kernel, Connection, KernelTraits), String> {
-    let failed = |error: std::io::Error| format!("the kernel cannot be started: {error}");
-    match order {
-        Order::Start(name) => {
-            let spec = Kernelspec::find(name)?;
-            let (connection, file) = Connection::make(name, spec.transport(), &std::env::temp_dir()).map_err(failed)?;
-            let traits =
-                KernelTraits { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay(), adopted: false };
-            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, traits))
-        }
-        Order::Adopt(file, pid) => {
-            let connection = Connection::read(file).map_err(failed)?;
-            Ok((
-                Kernel::adopt(*pid).map_err(failed)?,
-                connection,
-                KernelTraits { adopted: true, ..KernelTraits::default() },
-            ))
-        }
-        Order::Detach(_) => Err("a parent that is left has no session here".to_owned()),
     }
 }
 
-async fn relay(
-    mut server: Server,
-    mut kernel: Kernel,
-    connection: &Connection,
-    traits: KernelTraits,
-) -> Result<(), String> {
+fn cannot_start(error: &std::io::Error) -> String {
+    format!("the kernel cannot be started: {error}")
+}
+
+fn start(name: &str) -> Result<(Kernel, Connection, Kernelspec), String> {
+    let spec = Kernelspec::find(name)?;
+    let made = Connection::make(name, spec.transport(), &std::env::temp_dir());
+    let (connection, file) = made.map_err(|error| cannot_start(&error))?;
+    Ok((Kernel::start(&spec, &file).map_err(|error| cannot_start(&error))?, connection, spec))
+}
+
+fn adopt(file: &Path, pid: Pid) -> Result<(Kernel, Connection, Kernelspec), String> {
+    let connection = Connection::read(file).map_err(|error| cannot_start(&error))?;
+    Ok((Kernel::adopt(pid).map_err(|error| cannot_start(&error))?, connection, Kernelspec::default()))
+}
+
+/// Reports why there is no session.
+async fn refuse(output: &Sender, message: &str) {
+    let mut outbox = Outbox::default();
+    outbox.push(&bridge_message("failed", &json!({"message": message})), Weight::Own);
+    outbox.finish(output).await;
+}
+
+async fn relay(server: Server, mut kernel: Kernel, connection: &Connection, spec: Kernelspec) -> Result<(), String> {
     // Not before the kernel is started, which would inherit it.
     let limit = Rlimit { current: Some(OWN_BYTES_MAX), maximum: Some(OWN_BYTES_MAX) };
     if let Err(error) = setrlimit(Resource::As, limit) {
@@ -164,13 +161,13 @@ async fn relay(
         Ok(sockets) => sockets,
         Err(message) => {
             // Before an adopted kernel ends, with which process 1 ends all that is in the sandbox.
-            relay::refuse(&mut server.output, &message).await;
+            refuse(&server.output, &message).await;
             kernel.kill();
             return Err(message);
         }
     };
     let signer = Signer::new(&connection.key);
-    let relay = Relay::new(server, sockets, kernel, signer, traits, until).map_err(|error| error.to_string())?;
+    let relay = Relay::new(server, sockets, kernel, signer, spec, until).map_err(|error| error.to_string())?;
     relay.run().await
 }
 

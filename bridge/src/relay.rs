@@ -2,24 +2,25 @@
 //! the kernel whatever the server does, because a kernel drops what is not read, the status that ends a cell included.
 
 mod requests;
-mod sending;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, sleep_until};
-use zeromq::{SocketRecv, ZmqMessage, ZmqResult};
+use tokio::{
+    net::unix::pipe::{Receiver, Sender},
+    time::{Instant, sleep_until},
+};
+use zeromq::{SocketRecv, ZmqMessage};
 
-pub use self::sending::{Server, refuse};
 use crate::{
     connection::{Sockets, random_word},
     kernel::Kernel,
-    kernelspec::InterruptMode,
+    kernelspec::{InterruptMode, Kernelspec},
     limits,
-    message::{Channel, Decoder, Message, Signer},
+    message::{Channel, KernelMessage, MessageReader},
     outbox::{Outbox, Weight, bridge_message},
+    signer::Signer,
     usage::Usage,
 };
 
@@ -41,14 +42,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 const READ_BYTES: usize = 64 << 10;
 
-/// What a kernel needs to be treated in its own way.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KernelTraits {
-    pub interrupt_mode: InterruptMode,
-    /// How long an idle status waits at most for output that belongs before it.
-    pub idle_delay: Duration,
-    /// It is the interpreter that stood by.
-    pub adopted: bool,
+/// The pipes to process 1.
+#[derive(Debug)]
+pub struct Server {
+    pub input: Receiver,
+    pub output: Sender,
 }
 
 /// One session.
@@ -57,13 +55,13 @@ pub struct Relay {
     sockets: Sockets,
     kernel: Kernel,
     signer: Signer,
-    traits: KernelTraits,
+    spec: Kernelspec,
     held: Option<Held>,
     usage: Usage,
     /// Of the messages that are this program's own. What the kernel sends because of them is not relayed.
     session: String,
     sent: u64,
-    decoder: Decoder,
+    reader: MessageReader,
     outbox: Outbox,
     phase: Phase,
     /// Why it gave the session up.
@@ -74,7 +72,7 @@ pub struct Relay {
 /// row and nothing came from the kernel in between.
 #[derive(Debug)]
 struct Held {
-    idle: Message,
+    idle: KernelMessage,
     look: Instant,
     until: Instant,
     was_asleep: bool,
@@ -102,25 +100,8 @@ enum Phase {
     },
 }
 
-#[derive(Debug)]
-enum Event {
-    Kernel(Channel, ZmqResult<ZmqMessage>),
-    Ended(Value),
-    Input,
-    Output,
-    Timer,
-    Look,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Header {
-    msg_type: String,
-    session: String,
-}
-
 impl Relay {
-    /// A relay whose kernel has until `until` to answer.
+    /// A relay to a kernel of this kernelspec, which has until `until` to answer.
     ///
     /// # Errors
     /// There is no randomness.
@@ -129,7 +110,7 @@ impl Relay {
         sockets: Sockets,
         kernel: Kernel,
         signer: Signer,
-        traits: KernelTraits,
+        spec: Kernelspec,
         until: Instant,
     ) -> std::io::Result<Self> {
         let again = Instant::now();
@@ -138,12 +119,12 @@ impl Relay {
             sockets,
             kernel,
             signer,
-            traits,
+            spec,
             held: None,
             usage: Usage::open(),
             session: random_word()?,
             sent: 0,
-            decoder: Decoder::default(),
+            reader: MessageReader::default(),
             outbox: Outbox::default(),
             phase: Phase::Starting { until, again, pause: ASK_AGAIN, info: None, is_idle: false },
             failed: None,
@@ -155,46 +136,19 @@ impl Relay {
     /// # Errors
     /// Why the session was given up, as it is reported to the server.
     pub async fn run(mut self) -> Result<(), String> {
-        while let Some(event) = self.next().await {
-            let is_over = match event {
-                Event::Kernel(channel, Ok(frames)) => {
-                    self.take(channel, frames);
-                    false
-                }
-                Event::Kernel(_, Err(_)) => {
-                    self.phase = Phase::Gone { until: Instant::now() + BROKEN_LIMIT, how: None };
-                    false
-                }
-                Event::Ended(how) => {
-                    let is_asked = matches!(self.phase, Phase::Leaving { .. });
-                    self.phase = Phase::Gone { until: Instant::now() + LAST_WORDS, how: Some(how) };
-                    is_asked
-                }
-                Event::Input => self.read().await,
-                Event::Output => self.write(),
-                Event::Timer => self.time_is_up().await,
-                Event::Look => {
-                    self.look();
-                    false
-                }
-            };
-            if is_over {
-                break;
-            }
-        }
+        while !self.step().await {}
         if self.failed.is_some() {
             // Before an adopted kernel ends, with which process 1 ends all that is in the sandbox.
-            sending::finish(&mut self.server.output, &mut self.outbox).await;
+            self.outbox.finish(&self.server.output).await;
         }
         self.kernel.kill();
         self.release();
-        sending::finish(&mut self.server.output, &mut self.outbox).await;
+        self.outbox.finish(&self.server.output).await;
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// The next event; `None` when a dead kernel has nothing more to say.
-    async fn next(&mut self) -> Option<Event> {
-        let is_starting = matches!(self.phase, Phase::Starting { .. });
+    /// Waits for what comes next, and handles it. Whether the session is over.
+    async fn step(&mut self) -> bool {
         let is_running = matches!(self.phase, Phase::Running);
         let is_known_dead = matches!(self.phase, Phase::Gone { how: Some(_), .. });
         let is_broken = matches!(self.phase, Phase::Gone { how: None, .. });
@@ -205,29 +159,55 @@ impl Relay {
         };
         let look = self.held.as_ref().map(|held| held.look);
         let sockets = &mut self.sockets;
-        Some(tokio::select! {
-            message = sockets.iopub.recv(), if !is_broken => Event::Kernel(Channel::Iopub, message),
-            message = sockets.shell.recv(), if !is_broken => Event::Kernel(Channel::Shell, message),
-            message = sockets.control.recv(), if !is_broken => Event::Kernel(Channel::Control, message),
-            message = sockets.stdin.recv(), if !is_broken => Event::Kernel(Channel::Stdin, message),
-            how = self.kernel.ended(), if !is_known_dead => {
-                if is_starting {
-                    self.fail(format!("the kernel ended before it answered: {how}"));
-                    return None;
-                }
-                Event::Ended(how)
-            },
-            _ = self.server.input.readable(), if is_running => Event::Input,
-            _ = self.server.output.writable(), if !self.outbox.is_empty() => Event::Output,
-            () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Event::Timer,
-            () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => Event::Look,
-        })
+        let (channel, received) = tokio::select! {
+            message = sockets.iopub.recv(), if !is_broken => (Channel::Iopub, message),
+            message = sockets.shell.recv(), if !is_broken => (Channel::Shell, message),
+            message = sockets.control.recv(), if !is_broken => (Channel::Control, message),
+            message = sockets.stdin.recv(), if !is_broken => (Channel::Stdin, message),
+            how = self.kernel.ended(), if !is_known_dead => return self.ended(how),
+            _ = self.server.input.readable(), if is_running => return self.read().await,
+            _ = self.server.output.writable(), if !self.outbox.is_empty() => {
+                return self.outbox.write(&self.server.output);
+            }
+            () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
+                return self.time_is_up().await;
+            }
+            () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => {
+                self.look();
+                return false;
+            }
+        };
+        match received {
+            Ok(frames) => self.take(channel, frames),
+            Err(_) => self.broken(),
+        }
+        false
+    }
+
+    /// The kernel has ended. Whether the session is over.
+    fn ended(&mut self, how: Value) -> bool {
+        match self.phase {
+            Phase::Starting { .. } => self.fail(format!("the kernel ended before it answered: {how}")),
+            Phase::Leaving { .. } => {}
+            _ => {
+                self.phase = Phase::Gone { until: Instant::now() + LAST_WORDS, how: Some(how) };
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A connection to the kernel broke. What is known of its end stays.
+    fn broken(&mut self) {
+        if !matches!(self.phase, Phase::Gone { how: Some(_), .. }) {
+            self.phase = Phase::Gone { until: Instant::now() + BROKEN_LIMIT, how: None };
+        }
     }
 
     /// Passes on the idle status that waits.
     fn release(&mut self) {
         if let Some(held) = self.held.take() {
-            self.outbox.push(Channel::Iopub, &held.idle, Weight::Status);
+            self.outbox.push(&held.idle, Weight::Status);
         }
     }
 
@@ -245,7 +225,7 @@ impl Relay {
 
     fn send_notice(&mut self, word: &str, content: &Value) {
         self.release();
-        self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Own);
+        self.outbox.push(&bridge_message(word, content), Weight::Own);
     }
 
     /// Gives the session up.
@@ -256,55 +236,54 @@ impl Relay {
 
     /// Handles what the kernel sent, if its signature is right.
     fn take(&mut self, channel: Channel, frames: ZmqMessage) {
-        let Some(message) = self.signer.verify(frames) else { return };
+        let Some(message) = self.signer.verify(channel, frames) else { return };
         if let Some(held) = &mut self.held {
             held.was_asleep = false;
         }
-        let kind = header(&message.header).msg_type;
-        if self.is_own(&message.parent_header) {
-            return self.take_own(channel, &kind, &message);
+        let kind = message.read_header().msg_type;
+        if self.is_own(&message) {
+            return self.take_own(&kind, &message);
         }
         if matches!(self.phase, Phase::Starting { .. }) {
             // Greetings and the start's own status: no client has sent anything yet.
             return;
         }
-        self.forward(channel, &kind, message);
+        self.forward(&kind, message);
     }
 
     /// Passes a message on to the server, made shorter where it is too long.
-    fn forward(&mut self, channel: Channel, kind: &str, mut message: Message) {
-        let removed = limits::fit(&mut message, channel, kind);
-        if removed != limits::Removed::default() {
-            self.outbox.note_dropped(u64::from(removed.is_whole), removed.bytes, removed.printed);
+    fn forward(&mut self, kind: &str, mut message: KernelMessage) {
+        let dropped = limits::fit(&mut message, kind);
+        self.outbox.note_dropped(dropped);
+        if dropped.messages > 0 {
+            return;
         }
-        if !removed.is_whole {
-            let weight = match (channel, kind) {
-                (Channel::Iopub, "status") => Weight::Status,
-                (Channel::Iopub, "stream") => Weight::Stream,
-                (Channel::Iopub, _) => Weight::Output,
-                _ => Weight::Reply,
-            };
-            if weight == Weight::Status {
-                self.release();
-                if !self.traits.idle_delay.is_zero() && is_idle(&message) {
-                    let now = Instant::now();
-                    let (look, until) = (now + LOOK_EVERY, now + self.traits.idle_delay);
-                    self.held = Some(Held { idle: message, look, until, was_asleep: false });
-                    return;
-                }
+        let weight = match (message.channel, kind) {
+            (Channel::Iopub, "status") => Weight::Status,
+            (Channel::Iopub, "stream") => Weight::Stream,
+            (Channel::Iopub, _) => Weight::Output,
+            _ => Weight::Reply,
+        };
+        if weight == Weight::Status {
+            self.release();
+            if !self.spec.idle_delay().is_zero() && is_idle(&message) {
+                let now = Instant::now();
+                let (look, until) = (now + LOOK_EVERY, now + self.spec.idle_delay());
+                self.held = Some(Held { idle: message, look, until, was_asleep: false });
+                return;
             }
-            self.outbox.push(channel, &message, weight);
         }
+        self.outbox.push(&message, weight);
     }
 
     /// Whether a message answers one of this program. The parent is read only where it can be.
-    fn is_own(&self, parent: &Bytes) -> bool {
-        parent.len() < 4096 && header(parent).session == self.session
+    fn is_own(&self, message: &KernelMessage) -> bool {
+        message.parent_header.len() < 4096 && message.read_parent().session == self.session
     }
 
-    fn take_own(&mut self, channel: Channel, kind: &str, message: &Message) {
+    fn take_own(&mut self, kind: &str, message: &KernelMessage) {
         let Phase::Starting { info, is_idle, .. } = &mut self.phase else { return };
-        match (channel, kind) {
+        match (message.channel, kind) {
             (Channel::Shell, "kernel_info_reply") => *info = Some(message.content.clone()),
             (Channel::Iopub, "status") => *is_idle |= self::is_idle(message),
             _ => return,
@@ -315,7 +294,7 @@ impl Relay {
             for name in ["cpuMs", "memoryBytes"] {
                 ready.insert(name.to_owned(), used[name].clone());
             }
-            ready.insert("adopted".to_owned(), json!(self.traits.adopted));
+            ready.insert("adopted".to_owned(), json!(matches!(self.kernel, Kernel::Adopted { .. })));
             self.phase = Phase::Running;
             self.send_notice("ready", &Value::Object(ready));
         }
@@ -329,14 +308,16 @@ impl Relay {
                 self.ask(Channel::Control, "shutdown_request", &json!({"restart": false})).await;
                 self.phase = Phase::Leaving { until: Instant::now() + SHUTDOWN_LIMIT };
             }
-            Ok(count) => self.decoder.feed(&buffer[..count]),
+            Ok(count) => self.reader.push(&buffer[..count]),
             Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
         }
         loop {
-            match self.decoder.next() {
+            match self.reader.next() {
                 Ok(None) => return false,
-                Ok(Some((Channel::Bridge, message))) => self.handle_order(&header(&message.header).msg_type).await,
-                Ok(Some((channel, message))) => self.send(channel, &message).await,
+                Ok(Some(message)) if message.channel == Channel::Bridge => {
+                    self.handle_order(&message.read_header().msg_type).await;
+                }
+                Ok(Some(message)) => self.send(&message).await,
                 Err(error) => {
                     self.fail(error.to_string());
                     return true;
@@ -347,7 +328,7 @@ impl Relay {
 
     async fn handle_order(&mut self, word: &str) {
         match word {
-            "interrupt" if self.traits.interrupt_mode == InterruptMode::Message => {
+            "interrupt" if self.spec.interrupt_mode == InterruptMode::Message => {
                 self.ask(Channel::Control, "interrupt_request", &json!({})).await;
             }
             "interrupt" => self.kernel.interrupt(),
@@ -386,10 +367,33 @@ impl Relay {
     }
 }
 
-fn is_idle(status: &Message) -> bool {
+fn is_idle(status: &KernelMessage) -> bool {
     status.content.windows(6).any(|word| word == b"\"idle\"")
 }
 
-fn header(bytes: &Bytes) -> Header {
-    serde_json::from_slice(bytes).unwrap_or_default()
+#[cfg(test)]
+mod tests {
+    use rustix::process::Pid;
+    use tokio::net::unix::pipe;
+    use zeromq::{DealerSocket, Socket as _, SubSocket};
+
+    use super::*;
+    use crate::socket::KernelSocket;
+
+    #[tokio::test]
+    async fn connection_that_breaks_after_the_end_of_its_kernel_is_no_failure() {
+        let mut process = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let kernel = Kernel::adopt(Pid::from_child(&process)).expect("its pidfd");
+        let ((_in, input), (output, _out)) = (pipe::pipe().expect("a pipe"), pipe::pipe().expect("a pipe"));
+        let [shell, control, stdin] = [(); 3].map(|()| KernelSocket::new(DealerSocket::new()));
+        let sockets = Sockets { shell, control, stdin, iopub: SubSocket::new() };
+        let (server, signer, spec) = (Server { input, output }, Signer::new(""), Kernelspec::default());
+        let mut relay = Relay::new(server, sockets, kernel, signer, spec, Instant::now()).expect("a relay");
+        relay.phase = Phase::Running;
+        process.kill().expect("killed");
+        assert!(!relay.step().await, "the kernel has ended");
+        relay.broken();
+        assert_eq!(relay.run().await, Ok(()));
+        process.wait().expect("its status");
+    }
 }

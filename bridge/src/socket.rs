@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zeromq::{DealerSocket, SocketRecv, SocketSend, ZmqMessage, ZmqResult};
 
-use crate::message::MESSAGE_MAX_BYTES;
+use crate::message::MESSAGE_BYTES_MAX;
 
 /// What may wait for one socket.
-const WAITING_MAX_BYTES: usize = 2 * MESSAGE_MAX_BYTES;
+const WAITING_MAX_BYTES: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// What a message takes beside its frames. With it, far fewer messages wait than the 100 000 from which on the crate's
 /// `send` waits for the kernel.

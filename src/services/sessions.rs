@@ -39,7 +39,7 @@ use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
-    cell::Cell,
+    cell::{Cell, LineMeter, TEXT_BYTES_MAX, fits},
     display::{DisplayFile, printed_bytes},
     progress::{OomKills, Progress},
     view::CellEnd,

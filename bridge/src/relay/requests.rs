@@ -2,10 +2,9 @@
 //! does not read, is answered here as a kernel answers what failed.
 
 use serde_json::{Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Relay, header};
-use crate::message::{Channel, Message};
+use super::Relay;
+use crate::message::{Channel, KernelMessage, own_header};
 
 /// What the sender of such a message gets.
 const NOT_READ: &str = "The kernel does not read its messages, so this one was not passed on: wait, or interrupt it.";
@@ -13,23 +12,23 @@ const NOT_READ: &str = "The kernel does not read its messages, so this one was n
 impl Relay {
     /// Sends the kernel a message of this program's own. Where there is no room for it, a limit of time decides.
     pub(super) async fn ask(&mut self, channel: Channel, kind: &str, content: &Value) {
-        let message = Message::new(self.own_header(kind), content.to_string());
-        self.pass_on(channel, &message).await;
+        let message = self.own_message(channel, kind, content);
+        self.pass_on(&message).await;
     }
 
     /// Passes a message of the server on to the kernel, or answers it.
-    pub(super) async fn send(&mut self, channel: Channel, message: &Message) {
-        if self.pass_on(channel, message).await {
+    pub(super) async fn send(&mut self, message: &KernelMessage) {
+        if self.pass_on(message).await {
             return;
         }
-        for (channel, kind, content) in refusal(channel, &header(&message.header).msg_type) {
-            let answer = Message::new(self.own_header(&kind), content.to_string());
-            self.forward(channel, &kind, Message { parent_header: message.header.clone(), ..answer });
+        for (channel, kind, content) in refusal(message.channel, &message.read_header().msg_type) {
+            let answer = self.own_message(channel, &kind, &content);
+            self.forward(&kind, KernelMessage { parent_header: message.header.clone(), ..answer });
         }
     }
 
-    async fn pass_on(&mut self, channel: Channel, message: &Message) -> bool {
-        let socket = match channel {
+    async fn pass_on(&mut self, message: &KernelMessage) -> bool {
+        let socket = match message.channel {
             Channel::Shell => &mut self.sockets.shell,
             Channel::Control => &mut self.sockets.control,
             Channel::Stdin => &mut self.sockets.stdin,
@@ -38,17 +37,10 @@ impl Relay {
         socket.send(self.signer.sign(message)).await
     }
 
-    fn own_header(&mut self, kind: &str) -> String {
+    fn own_message(&mut self, channel: Channel, kind: &str, content: &Value) -> KernelMessage {
         self.sent += 1;
-        let header = json!({
-            "msg_id": format!("{}_{}", self.session, self.sent),
-            "session": self.session,
-            "username": "sandbox",
-            "date": OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
-            "msg_type": kind,
-            "version": "5.3",
-        });
-        header.to_string()
+        let id = format!("{}_{}", self.session, self.sent);
+        KernelMessage::new(channel, &own_header(&id, kind, &self.session), content)
     }
 }
 

@@ -29,10 +29,7 @@ use crate::{
         admission::QueuePosition,
         files::{FileEntry, FileList},
         sandbox::Sandboxes,
-        sessions::{
-            WaitingCell,
-            message::{LineMeter, TEXT_BYTES_MAX, fits},
-        },
+        sessions::{LineMeter, TEXT_BYTES_MAX, WaitingCell, fits},
     },
 };
 

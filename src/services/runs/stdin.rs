@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     domain::{Code, Failure},
     ports::engine::Stdin,
-    services::{frames, network::next_of, sandbox::send, sessions::message::LineMeter},
+    services::{frames, network::next_of, sandbox::send, sessions::LineMeter},
 };
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.

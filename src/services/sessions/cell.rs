@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub(in crate::services) use self::input::{LineMeter, TEXT_BYTES_MAX, fits};
 use self::{events::Events, input::Input};
 use super::{
     CellEnd, Inner, NOT_EXECUTED, OomKills, Progress, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel,
@@ -44,7 +45,7 @@ pub(in crate::services) struct Cell<'a> {
     pub session: Option<SessionId>,
     pub code: &'a str,
     /// Its standard input, a line for each request; `None` when it takes none. No line of it is too long for a
-    /// [message](super::message::fits), and neither is the code.
+    /// [message](fits), and neither is the code.
     pub input: Option<BoxStream<'a, Bytes>>,
     pub limits: &'a Limits,
     /// Cancelled when the session was restarted or closed since the cell was sent.

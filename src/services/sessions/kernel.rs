@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -19,7 +18,7 @@ use uuid::Uuid;
 use super::{
     SessionEnd,
     files::FileLink,
-    message::{Channel, Header, KernelMessage, MessageReader},
+    message::{Channel, Header, KernelMessage, MessageReader, own_header},
     queue::{self, Followers},
 };
 use crate::{
@@ -263,10 +262,8 @@ pub(in crate::services) fn own_message(
     content: &Value,
 ) -> (String, KernelMessage) {
     let id = Uuid::new_v4().simple().to_string();
-    let date = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
-    let header = json!({"msg_id": id, "msg_type": msg_type, "session": client, "username": "sandbox",
-        "date": date, "version": "5.3"});
-    (id, KernelMessage::new(channel, &header, content))
+    let message = KernelMessage::new(channel, &own_header(&id, msg_type, client), content);
+    (id, message)
 }
 
 pub(super) fn internal() -> Failure {

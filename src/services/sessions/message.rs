@@ -1,39 +1,54 @@
 //! A message of a kernel, and its layout on the wire: that of `v1.kernel.websocket.jupyter.org`, which the bridge in
-//! the sandbox and Jupyter's clients share.
+//! the sandbox and Jupyter's clients share. The bridge is built with this file, so it uses nothing else of the server.
 //!
 //! ```text
 //! u64 N, N × u64 offset (little-endian; the first is 8·(1+N), the last the total length), then the parts:
 //! channel · header · parent_header · metadata · content · buffers …
 //! ```
 //!
-//! The parts are relayed as they are; only what the server itself decides by is read.
+//! The parts are relayed as they are; only what the server or the bridge itself decides by is read.
+
+use std::{fmt::Display, iter};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Deserialize;
-use serde_json::Value;
-
-use crate::domain::{text::json_bytes, words::words};
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// The longest text that a message of the server's own carries, in bytes of its JSON. Beside it are two headers, of
-/// which one is a kernel's: at most 64 KiB.
-pub(in crate::services) const TEXT_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (128 << 10);
 /// The most offsets that a message may have: its five parts, the end, and buffers.
-const OFFSETS_MAX: u64 = 1024;
+const OFFSETS_MAX: usize = 1024;
 /// Channel, header, parent header, metadata, content.
 const PARTS: usize = 5;
+/// The most buffers.
+pub const BUFFERS_MAX: usize = OFFSETS_MAX - PARTS - 1;
 
-words! {
-    /// Where a message belongs.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Channel: as_str {
-        Shell = "shell",
-        Control = "control",
-        Stdin = "stdin",
-        Iopub = "iopub",
-        /// Between the server and the bridge; no message of a kernel.
-        Bridge = "bridge",
+/// Where a message belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    Shell,
+    Control,
+    Stdin,
+    Iopub,
+    /// Between the server and the bridge; no message of a kernel.
+    Bridge,
+}
+
+impl Channel {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shell => "shell",
+            Self::Control => "control",
+            Self::Stdin => "stdin",
+            Self::Iopub => "iopub",
+            Self::Bridge => "bridge",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        let all = [Self::Shell, Self::Control, Self::Stdin, Self::Iopub, Self::Bridge];
+        all.into_iter().find(|channel| channel.as_str() == name)
     }
 }
 
@@ -68,8 +83,8 @@ pub enum MessageError {
 }
 
 impl KernelMessage {
-    /// A message of the server's own.
-    pub fn new(channel: Channel, header: &Value, content: &Value) -> Self {
+    /// A message of the server's or the bridge's own, with these texts in JSON.
+    pub fn new(channel: Channel, header: &impl Display, content: &impl Display) -> Self {
         let empty = || Bytes::from_static(b"{}");
         Self {
             channel,
@@ -87,14 +102,13 @@ impl KernelMessage {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(MessageError::TooLong(bytes.len()));
         }
-        let number = |at: usize| -> Option<u64> {
-            Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.first_chunk().copied()?))
+        let number = |index: usize| {
+            let word = bytes.get(8 * index..)?.first_chunk()?;
+            usize::try_from(u64::from_le_bytes(*word)).ok()
         };
-        let count = number(0).filter(|count| (PARTS as u64 + 1..=OFFSETS_MAX).contains(count));
-        let count = usize::try_from(count.ok_or(MessageError::Offsets)?).map_err(|_| MessageError::Offsets)?;
-        let offset = |index: usize| number(8 * index).and_then(|offset| usize::try_from(offset).ok());
-        let offsets = (1..=count).map(offset).collect::<Option<Vec<_>>>().ok_or(MessageError::Offsets)?;
-        let mut parts = parts(bytes, 8 * (1 + count), &offsets).ok_or(MessageError::Offsets)?;
+        let count = number(0).filter(|count| (PARTS + 1..=OFFSETS_MAX).contains(count)).ok_or(MessageError::Offsets)?;
+        let offsets = (1..=count).map(number).collect::<Option<Vec<_>>>().ok_or(MessageError::Offsets)?;
+        let mut parts = split(bytes, 8 * (1 + count), &offsets).ok_or(MessageError::Offsets)?;
         let buffers = parts.split_off(PARTS);
         let Ok([channel, header, parent_header, metadata, content]) = <[Bytes; PARTS]>::try_from(parts) else {
             return Err(MessageError::Offsets);
@@ -113,32 +127,52 @@ impl KernelMessage {
         self
     }
 
+    /// Its JSON parts and its buffers, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &Bytes> {
+        [&self.header, &self.parent_header, &self.metadata, &self.content].into_iter().chain(&self.buffers)
+    }
+
     /// What it takes in memory, in bytes, where it is [`detached`](Self::detached).
     pub fn bytes(&self) -> usize {
         /// What a message costs beside its parts.
         const MESSAGE_BYTES: usize = 256;
-        let parts = [&self.header, &self.parent_header, &self.metadata, &self.content];
-        parts.into_iter().chain(&self.buffers).map(Bytes::len).sum::<usize>() + MESSAGE_BYTES
+        self.parts().map(Bytes::len).sum::<usize>() + MESSAGE_BYTES
+    }
+
+    /// Its length on the wire, in bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        let offsets = PARTS + self.buffers.len() + 1;
+        8 * (1 + offsets) + self.channel.as_str().len() + self.parts().map(Bytes::len).sum::<usize>()
     }
 
     /// The message on the wire.
     pub fn encode(&self) -> Bytes {
-        let channel = Bytes::from_static(self.channel.as_str().as_bytes());
-        let json = [&channel, &self.header, &self.parent_header, &self.metadata, &self.content];
-        let parts: Vec<&Bytes> = json.into_iter().chain(&self.buffers).collect();
-        let head = 8 * (2 + parts.len());
-        let mut out = BytesMut::with_capacity(head + parts.iter().map(|part| part.len()).sum::<usize>());
-        out.put_u64_le(parts.len() as u64 + 1);
-        let mut offset = head as u64;
-        out.put_u64_le(offset);
-        for part in &parts {
-            offset += part.len() as u64;
-            out.put_u64_le(offset);
-        }
-        for part in parts {
-            out.put_slice(part);
-        }
+        let mut out = BytesMut::with_capacity(self.encoded_bytes());
+        self.put(&mut out);
         out.freeze()
+    }
+
+    /// The message on the wire behind its length, as [`MessageReader`] reads it.
+    pub(super) fn encode_with_length(&self) -> Bytes {
+        let length = self.encoded_bytes();
+        let mut out = BytesMut::with_capacity(4 + length);
+        out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        let channel = self.channel.as_str();
+        let offsets = PARTS + self.buffers.len() + 1;
+        out.put_u64_le(offsets as u64);
+        let mut offset = 8 * (1 + offsets);
+        out.put_u64_le(offset as u64);
+        for length in iter::once(channel.len()).chain(self.parts().map(Bytes::len)) {
+            offset += length;
+            out.put_u64_le(offset as u64);
+        }
+        out.put_slice(channel.as_bytes());
+        self.parts().for_each(|part| out.put_slice(part));
     }
 
     /// The header, as far as it can be read.
@@ -157,8 +191,15 @@ impl KernelMessage {
     }
 }
 
+/// The header of a message of the server's or the bridge's own.
+pub(super) fn own_header(msg_id: &str, msg_type: &str, session: &str) -> Value {
+    let date = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
+    json!({"msg_id": msg_id, "msg_type": msg_type, "session": session, "username": "sandbox", "date": date,
+        "version": "5.3"})
+}
+
 /// The parts of a frame. The first offset is the end of what is before the parts, and the last one that of the frame.
-pub fn parts(frame: &Bytes, begin: usize, offsets: &[usize]) -> Option<Vec<Bytes>> {
+pub fn split(frame: &Bytes, begin: usize, offsets: &[usize]) -> Option<Vec<Bytes>> {
     let is_whole = offsets.first() == Some(&begin) && offsets.last() == Some(&frame.len());
     (is_whole && offsets.is_sorted()).then(|| offsets.windows(2).map(|ends| frame.slice(ends[0]..ends[1])).collect())
 }
@@ -173,6 +214,9 @@ impl MessageReader {
     }
 
     /// The next whole message, if one is there. Not to be called again after an error.
+    ///
+    /// # Errors
+    /// When what comes next is not one message.
     pub(super) fn next(&mut self) -> Result<Option<KernelMessage>, MessageError> {
         let Some(length) = self.0.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else {
             return Ok(None);
@@ -193,46 +237,8 @@ impl MessageReader {
     }
 }
 
-/// Whether a message can carry a text. JSON may take six bytes for one.
-pub(in crate::services) fn fits(text: &str) -> bool {
-    json_bytes(text) <= TEXT_BYTES_MAX
-}
-
-/// Measures lines that come in pieces, each of which a message is to carry.
-#[derive(Debug, Default)]
-pub(in crate::services) struct LineMeter {
-    /// The length of the line that has no end yet, in bytes of its JSON.
-    bytes: usize,
-}
-
-impl LineMeter {
-    /// Takes a piece, unless it makes a line too long; whether it was taken.
-    pub(in crate::services) fn take(&mut self, piece: &[u8]) -> bool {
-        let mut bytes = self.bytes;
-        for (number, part) in piece.split(|&byte| byte == b'\n').enumerate() {
-            bytes = json_bytes(&String::from_utf8_lossy(part)) + if number == 0 { bytes } else { 0 };
-            if bytes > TEXT_BYTES_MAX {
-                return false;
-            }
-        }
-        self.bytes = bytes;
-        true
-    }
-}
-
-/// A message behind its length.
-pub(super) fn with_length(message: &KernelMessage) -> Bytes {
-    let message = message.encode();
-    let mut out = BytesMut::with_capacity(4 + message.len());
-    out.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    out.put_slice(&message);
-    out.freeze()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn message() -> KernelMessage {
@@ -254,7 +260,7 @@ mod tests {
 
     #[test]
     fn messages_are_read_in_any_chunks() {
-        let bytes = [with_length(&message()), with_length(&message())].concat();
+        let bytes = [message().encode_with_length(), message().encode_with_length()].concat();
         for piece in [1, 3, 7, bytes.len()] {
             let (mut reader, mut read) = (MessageReader::default(), 0);
             for piece in bytes.chunks(piece) {
@@ -274,36 +280,6 @@ mod tests {
         let mut reader = MessageReader::default();
         reader.push(&[0xff, 0xff, 0xff, 0xff]);
         assert_eq!(reader.next(), Err(MessageError::TooLong(u32::MAX as usize)));
-    }
-
-    #[test]
-    fn longest_text_and_the_longest_header_fit_into_a_message() {
-        for (text, bytes) in [("x", 1), ("\u{1}", 6), ("\"", 2), ("é", 2)] {
-            let longest = text.repeat(TEXT_BYTES_MAX / bytes);
-            assert!(fits(&longest) && !fits(&format!("{longest}xxxxxx")));
-            let header = json!({"msg_id": "x".repeat(64 << 10)});
-            let mut message = KernelMessage::new(Channel::Stdin, &header, &json!({"value": longest}));
-            message.parent_header = message.header.clone();
-            message.header = Bytes::from_static(b"{}");
-            assert!(message.encode().len() <= MESSAGE_BYTES_MAX);
-        }
-    }
-
-    #[test]
-    fn line_is_measured_over_its_pieces() {
-        let piece = "\u{1}".repeat(1 << 18);
-        for lines in ["", "\n", "short\n\n"] {
-            let mut meter = LineMeter::default();
-            assert!(meter.take(lines.as_bytes()));
-            let taken = (0..10).filter(|_| meter.take(piece.as_bytes())).count();
-            assert_eq!(taken, TEXT_BYTES_MAX / (6 << 18));
-            assert!(meter.take(format!("\n{piece}").as_bytes()), "another line");
-            assert!(!meter.take(format!("\n{}", piece.repeat(3)).as_bytes()), "in one piece");
-        }
-        let mut meter = LineMeter::default();
-        let parts = "é\u{10ffff}".repeat(1000);
-        assert!(parts.as_bytes().iter().all(|&byte| meter.take(&[byte])));
-        assert!(meter.bytes >= parts.len(), "characters in pieces: {}", meter.bytes);
     }
 
     #[test]

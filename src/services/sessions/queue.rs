@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::message::{KernelMessage, MESSAGE_BYTES_MAX, with_length};
+use super::message::{KernelMessage, MESSAGE_BYTES_MAX};
 use crate::{
     ports::engine::Stdin,
     services::{frames, network::next_of, sandbox::send},
@@ -153,7 +153,7 @@ pub(super) async fn write(
 
 /// Writes a message in frames; whether the sandbox takes it.
 async fn write_message(stdin: &mut Stdin, message: &KernelMessage) -> bool {
-    for piece in with_length(message).chunks(frames::PAYLOAD_BYTES_MAX) {
+    for piece in message.encode_with_length().chunks(frames::PAYLOAD_BYTES_MAX) {
         if stdin.write_all(&frames::stdin(piece)).await.is_err() {
             return false;
         }

@@ -95,7 +95,7 @@ fn read_parts(bytes: &Bytes) -> Result<KernelMessage, WireError> {
     };
     let count = number(0).filter(|count| (1..=OFFSETS_MAX).contains(count)).ok_or(MessageError::Offsets)?;
     let offsets = (1..=count).map(number).chain([Some(bytes.len())]).collect::<Option<Vec<_>>>();
-    let parts = offsets.and_then(|offsets| message::parts(bytes, 4 * (1 + count), &offsets));
+    let parts = offsets.and_then(|offsets| message::split(bytes, 4 * (1 + count), &offsets));
     let mut parts = parts.ok_or(MessageError::Offsets)?;
     let text = parts.remove(0);
     read_json(&text, parts)

@@ -19,7 +19,7 @@ fn reads_back(wire: Wire, message: &KernelMessage) {
 
 #[test]
 fn fuzz_frames_of_a_socket() {
-    let mut message = KernelMessage::new(Channel::Shell, &"h".into(), &serde_json::json!({"code": "x"}));
+    let mut message = KernelMessage::new(Channel::Shell, &serde_json::json!("h"), &serde_json::json!({"code": "x"}));
     message.buffers = vec![Bytes::from_static(b"ab"), Bytes::new()];
     let good = [Wire::Default, Wire::V1].map(|wire| match wire.write(&message) {
         Some(Message::Binary(bytes)) => (wire, bytes.to_vec()),
