@@ -287,11 +287,11 @@ impl Registry {
     }
 
     /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
-    /// sessions, one holds at most three quarters of `whole`, and at least one session.
-    pub(super) fn capacity_for(self: &Arc<Self>, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity {
+    /// sessions, one holds at most three quarters of it, and at least one session.
+    pub(super) fn capacity_for(self: &Arc<Self>, who: &Principal, bytes: u64, max: u64) -> SessionCapacity {
         let mut state = self.state.lock();
         let has_others = shares::has_others(&mut state.owners, who);
-        let limits = Limits { all: max, owner: if has_others { whole * 3 / 4 } else { whole } };
+        let limits = Limits { all: max, owner: if has_others { max * 3 / 4 } else { max } };
         match share::ends(state.held(), who, bytes, limits) {
             Ok(ends) if ends.is_empty() => {
                 SessionCapacity::Reserved(self.reserve(&mut state, Some(who.clone()), bytes))

@@ -42,7 +42,8 @@ struct Waiting {
     lease: Arc<Lease>,
     folder: Box<dyn UnassignedFolder>,
     image: ImageId,
-    memory_bytes: u64,
+    /// Until it is a session's, or is ended for one.
+    _reserved: Reserved,
     /// Its sandbox lives as long as a session may, and this longer.
     since: Moment,
 }
@@ -65,11 +66,6 @@ struct Slot {
 pub(super) struct PrestartedKernels(Mutex<HashMap<Language, Slot>>);
 
 impl PrestartedKernels {
-    /// What those that wait may use, in bytes.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        self.0.lock().values().filter_map(|slot| slot.waiting.as_ref()).map(|waiting| waiting.memory_bytes).sum()
-    }
-
     fn take(&self, language: &Language) -> Option<Waiting> {
         self.0.lock().get_mut(language)?.waiting.take()
     }
@@ -193,10 +189,8 @@ impl Inner {
     /// Memory for one more session of an owner. Kernels that wait make room, then sessions that run no cell: see
     /// [`share`](super::share).
     pub(super) fn reserve_memory(&self, who: &Principal, bytes: u64) -> Result<Reserved, Failure> {
-        let whole = self.options.memory_bytes_max;
         loop {
-            let max = whole.saturating_sub(self.prestarted.memory_bytes());
-            match self.registry.capacity_for(who, bytes, max, whole) {
+            match self.registry.capacity_for(who, bytes, self.options.memory_bytes_max) {
                 SessionCapacity::Reserved(reserved) => return Ok(reserved),
                 _ if self.prestarted.end_all() => {}
                 SessionCapacity::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
@@ -243,10 +237,9 @@ impl Inner {
         {
             let mut slots = self.prestarted.0.lock();
             let slot = slots.entry(runner.language.clone()).or_default();
-            if slot.is_starting || slot.waiting.is_some() {
+            if slot.waiting.is_some() || std::mem::replace(&mut slot.is_starting, true) {
                 return;
             }
-            slot.is_starting = true;
         }
         let (inner, runner) = (Arc::clone(self), runner.clone());
         self.tasks.spawn(async move {
@@ -267,9 +260,8 @@ impl Inner {
             return None;
         }
         let limits = self.parts.sandboxes.limits_of(runner);
-        let room = self.options.memory_bytes_max.saturating_sub(self.prestarted.memory_bytes());
         // It takes no memory that a session would have to be ended for.
-        let _reserved = self.registry.reserve_ahead(limits.memory_bytes, room)?;
+        let reserved = self.registry.reserve_ahead(limits.memory_bytes, self.options.memory_bytes_max)?;
         let store = Arc::clone(&self.parts.store);
         let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
         let mounts = self.parts.sandboxes.mounts_of(None).await;
@@ -280,9 +272,8 @@ impl Inner {
         let started = starting.await.ok()?.inspect_err(|error| debug!(%error, "no kernel was started ahead")).ok()?;
         let name = runner.kernel.as_deref().unwrap_or_default();
         let kernel = Kernel::begin(started, name, &Environment::default(), life, None, &self.tasks);
-        let (image, memory_bytes) = (runner.image.clone(), limits.memory_bytes);
-        let since = Moment::now(self.parts.sandboxes.clock.as_ref());
-        let waiting = Waiting { kernel, lease, folder, image, memory_bytes, since };
+        let (image, since) = (runner.image.clone(), Moment::now(self.parts.sandboxes.clock.as_ref()));
+        let waiting = Waiting { kernel, lease, folder, image, _reserved: reserved, since };
         waiting.kernel.ready().await.ok()?;
         info!(language = %runner.language, "a kernel waits for the next session");
         Some(waiting)

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn owners_that_ask_are_not_all_kept() {
     let registry = Arc::<Registry>::default();
-    let ask = |n: usize| drop(registry.capacity_for(&format!("owner-{n}").parse().expect("an owner"), 1, 1, 1));
+    let ask = |n: usize| drop(registry.capacity_for(&format!("owner-{n}").parse().expect("an owner"), 1, 1));
     (0..100).for_each(ask);
     assert_eq!(registry.state.lock().owners.len(), 2);
 }

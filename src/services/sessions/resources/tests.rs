@@ -17,7 +17,7 @@ use crate::{
     services::{janitor::Janitor, standby::NoFolder, tasks::Tasks},
 };
 
-fn waiting(clock: &Arc<ManualClock>) -> Waiting {
+fn waiting(clock: &Arc<ManualClock>, registry: &Arc<Registry>) -> Waiting {
     let janitor = Janitor::new(Arc::new(FakeEngine::default()), InstanceId::new(), Arc::clone(clock) as _);
     let lease = Arc::new(janitor.lease(SandboxId::new()));
     let sandbox = Sandbox {
@@ -29,11 +29,12 @@ fn waiting(clock: &Arc<ManualClock>) -> Waiting {
     let started = Started { sandbox, decoder: None };
     let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &Tasks::default());
     let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
-    Waiting { kernel, lease, folder, image, memory_bytes: 1, since: Moment::now(clock.as_ref()) }
+    let reserved = registry.reserve_ahead(1, 1).expect("there is memory for one");
+    Waiting { kernel, lease, folder, image, _reserved: reserved, since: Moment::now(clock.as_ref()) }
 }
 
 fn session(clock: &Arc<ManualClock>) -> Arc<Session> {
-    let Waiting { kernel, lease, .. } = waiting(clock);
+    let Waiting { kernel, lease, .. } = waiting(clock, &Arc::default());
     let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
     let of = (key, "python".parse().expect("a language"));
     Arc::new(Session::new(SessionId::new(), of, (Setup::default(), None), kernel, lease, clock.as_ref(), 1))
@@ -72,7 +73,7 @@ async fn cell_whose_use_is_not_known_is_not_part_of_the_next_ones() {
 #[tokio::test(start_paused = true)]
 async fn what_is_open_ages_while_the_machine_is_suspended() {
     let clock = Arc::new(ManualClock::at(1000));
-    let (waits, age) = (waiting(&clock), Duration::from_hours(1));
+    let (waits, age) = (waiting(&clock, &Arc::default()), Duration::from_hours(1));
     let session = session(&clock);
     let is_old = || (waits.is_old(clock.as_ref()), session.is_older(age, clock.as_ref()));
     assert_eq!(is_old(), (false, false));
@@ -84,7 +85,7 @@ async fn what_is_open_ages_while_the_machine_is_suspended() {
 
 #[tokio::test(start_paused = true)]
 async fn kernel_that_no_session_keeps_ends_also_where_its_sandbox_does_not() {
-    let Waiting { kernel, lease: _leased, .. } = waiting(&Arc::new(ManualClock::at(1000)));
+    let Waiting { kernel, lease: _leased, .. } = waiting(&Arc::new(ManualClock::at(1000)), &Arc::default());
     let mut following = kernel.followers.add();
     drop(kernel);
     let next = timeout(WAITS_MAX, following.next()).await.expect("it ends");
@@ -96,11 +97,12 @@ async fn kernel_that_died_does_not_wait_again() {
     let (clock, language) = (Arc::new(ManualClock::at(1000)), "python".parse::<Language>().expect("a language"));
     let kernels = PrestartedKernels::default();
     kernels.0.lock().insert(language.clone(), Slot::default());
-    let dead = waiting(&clock);
+    let registry = Arc::default();
+    let dead = waiting(&clock, &registry);
     dead.kernel.close.cancel();
     dead.kernel.ended().await;
     kernels.put_back(&language, dead);
-    assert_eq!(kernels.memory_bytes(), 0);
-    kernels.put_back(&language, waiting(&clock));
-    assert_eq!(kernels.memory_bytes(), 1);
+    kernels.put_back(&language, waiting(&clock, &registry));
+    assert!(registry.reserve_ahead(1, 1).is_none(), "the memory of one that waits is in use");
+    assert!(kernels.end_all() && registry.reserve_ahead(1, 1).is_some());
 }
