@@ -255,14 +255,17 @@ impl Execution<'_> {
                 biased;
                 () = &mut urging => {
                     if !self.progress.has_replied() {
-                        self.end_session(inner, session.kernel.end_of_silence());
+                        // Before the verdict, so that the next caller does not find it.
+                        let end = session.kernel.end_of_silence();
+                        inner.end(session, end);
+                        self.report_end(end);
                     }
                     return;
                 }
                 message = self.following.next() => {
                     let Some(message) = message else {
-                        let end = self.session.kernel.ended().await;
-                        return self.end_session(inner, end);
+                        let end = inner.ended(session).await;
+                        return self.report_end(end);
                     };
                     self.record(&message);
                 }
@@ -283,13 +286,7 @@ impl Execution<'_> {
         end
     }
 
-    /// Ends the session, so that the next caller does not find it, and says why: the verdict only tells of the cell.
-    fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
-        inner.end(self.session, end);
-        self.report_end(end);
-    }
-
-    /// Says after the cell's output why its session ended.
+    /// Says after the cell's output why its session ended: the verdict only tells of the cell.
     fn report_end(&mut self, end: SessionEnd) {
         (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
     }

@@ -55,6 +55,20 @@ async fn a_cell_whose_kernel_ends_after_its_interrupt_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cell_that_is_stopped_says_that_its_session_was_restarted() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let session = open(&server, "a").await;
+    let run = begin(&server, request("a", "stubborn\nhang"));
+    until("it runs", async || run.view().state.word() == "running").await;
+    run.cancel();
+    server.sessions.restart(&owner(), session).await.expect("a session");
+    let report = run.finished().await.expect("a report");
+    let told = "[The session ended because it was restarted: its variables are gone";
+    assert!(report.stderr.text.starts_with(told), "{}", report.stderr.text);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_whose_sandbox_does_not_take_its_files_ends_without_executing_the_cell() {
     let server = FakeServer::with_kernel(&[("SANDBOX_ENGINE__FILES", "streamed")]).await;
     let session = open(&server, "a").await;
