@@ -239,8 +239,8 @@ impl Kernels {
             return Err(Failure::new(Code::QueueFull, why));
         }
         let slot = ConnectionSlot { _permit: permit, _counted: hub.connections.token() };
-        let (queue, following) = queue();
-        let (reader, unread) = unread(following);
+        let (queue, subscription) = queue();
+        let (reader, unread) = unread(subscription);
         let (unread, end) = (name.map(|_| unread), Arc::new(OnceLock::new()));
         let name = name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned);
         let client = Client { name: name.clone(), queue, unread, end: Arc::clone(&end) };
@@ -322,8 +322,8 @@ mod tests {
     async fn a_client_that_comes_as_its_hub_ends_is_told_of_the_kernel_or_the_server() {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
         let slot = ConnectionSlot { _permit: permit, _counted: TaskTracker::new().token() };
-        let ((queue, following), (orders, _)) = (queue(), order::orders());
-        let (reader, _) = unread(following);
+        let ((queue, subscription), (orders, _)) = (queue(), order::orders());
+        let (reader, _) = unread(subscription);
         let (name, who, end, stop) = (String::new(), Principal::default(), Arc::default(), CancellationToken::new());
         let mut client = Connection { name, who, slot, reader, orders, end, stop };
         drop(queue);

@@ -12,11 +12,11 @@
 //! its events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
 //! kernel by name.
 
+mod access;
 mod cell;
 mod display;
 mod ending;
 mod files;
-mod joining;
 mod kernel;
 pub mod message;
 mod progress;
@@ -38,18 +38,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
+use self::{access::WaitingCells, kernel::Kernel, records::Records, registry::Registry, resources::PrestartedKernels};
+pub(super) use self::{
+    access::{KernelLink, NOT_EXECUTED, WaitingCell},
+    kernel::own_message,
+    queue::{MessageSender, Subscription, queue},
+    registry::{Busy, Session},
+};
 pub(super) use self::{
     cell::{Cell, LineMeter, TEXT_BYTES_MAX, fits},
     display::{DisplayFile, printed_bytes},
     progress::{OomKills, Progress},
     view::CellEnd,
-};
-use self::{joining::WaitingCells, kernel::Kernel, records::Records, registry::Registry, resources::PrestartedKernels};
-pub(super) use self::{
-    joining::{KernelLink, NOT_EXECUTED, WaitingCell},
-    kernel::own_message,
-    queue::{Following, MessageSender, queue},
-    registry::{Busy, Session},
 };
 use super::{shared_parts::SharedParts, shares::WeakMap, tasks::Tasks};
 use crate::{
@@ -115,7 +115,7 @@ impl Sessions {
             let mut rounds = every(ROUND);
             while inner.tasks.stop.run_until_cancelled(rounds.tick()).await.is_some() {
                 inner.end_unused();
-                inner.end_ahead();
+                inner.end_old_prestarted();
             }
         });
     }
@@ -278,7 +278,7 @@ impl Inner {
 
     /// A session of this caller; the error distinguishes one that ended or restarts from one that never existed.
     fn find(&self, who: &Principal, id: SessionId) -> Result<Arc<Session>, Failure> {
-        if let Some(session) = self.registry.get(id).filter(|session| session.conversation.owner == *who) {
+        if let Some(session) = self.registry.get_of(who, id) {
             return Ok(session);
         }
         Err(match self.registry.end_of(who, id) {

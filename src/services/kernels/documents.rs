@@ -123,11 +123,11 @@ impl Kernels {
         who: &Principal,
         pin: Option<ConversationId>,
         kernel: SessionId,
-        said: DocumentChange,
+        change: DocumentChange,
     ) -> Document {
         let (id, path, name) = (Uuid::new_v4(), String::new(), String::new());
         let mut document = Document { id, pin, path, name, kind: "notebook".to_owned(), kernel };
-        said.apply(&mut document);
+        change.apply(&mut document);
         let is_there = |owner: &Principal, document: &Document| self.get(owner, document.kernel).is_ok();
         self.0.documents.add(who, document.clone(), is_there);
         document

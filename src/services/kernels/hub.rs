@@ -200,7 +200,7 @@ impl HubTask {
             self.advance();
             let (capacity, due) = (self.capacity(), self.cells.next_due());
             tokio::select! {
-                message = self.link.following.next() => match message {
+                message = self.link.subscription.next() => match message {
                     Some(message) => self.relay(&message),
                     None => return,
                 },

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::services::sessions::{
-    Following,
+    Subscription,
     message::{Channel, KernelMessage},
 };
 
@@ -32,7 +32,7 @@ pub(super) struct Unread(Arc<Mutex<Queue>>);
 pub(super) struct Reader(Arc<Mutex<Queue>>);
 
 struct Queue {
-    following: Following,
+    subscription: Subscription,
     /// Read by the connection, and not written to the client yet.
     writing: Option<KernelMessage>,
     kept: Kept,
@@ -57,8 +57,8 @@ pub(super) struct Gap {
 }
 
 /// Both ends of a queue.
-pub(super) fn unread(following: Following) -> (Reader, Unread) {
-    let queue = Arc::new(Mutex::new(Queue { following, writing: None, kept: Kept::default() }));
+pub(super) fn unread(subscription: Subscription) -> (Reader, Unread) {
+    let queue = Arc::new(Mutex::new(Queue { subscription, writing: None, kept: Kept::default() }));
     (Reader(Arc::clone(&queue)), Unread(queue))
 }
 
@@ -67,7 +67,7 @@ impl Reader {
     pub(super) async fn next(&mut self) -> Option<KernelMessage> {
         poll_fn(|context| {
             let mut queue = self.0.lock();
-            let message = ready!(queue.following.poll_next(context));
+            let message = ready!(queue.subscription.poll_next(context));
             queue.writing.clone_from(&message);
             Poll::Ready(message)
         })
@@ -97,8 +97,8 @@ impl Unread {
 
 impl Queue {
     fn end(&mut self) {
-        let Self { following, writing, kept } = self;
-        for message in writing.take().into_iter().chain(following.close()) {
+        let Self { subscription, writing, kept } = self;
+        for message in writing.take().into_iter().chain(subscription.close()) {
             kept.push(&message);
         }
     }
@@ -150,8 +150,8 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_full_queue_output_is_kept_up_to_its_gap_and_what_a_client_waits_for_to_its_end() {
-        let (sender, following) = queue();
-        let (mut reader, unread) = unread(following);
+        let (sender, subscription) = queue();
+        let (mut reader, unread) = unread(subscription);
         let mut later = Kept::default();
         assert!(sender.try_send(&message(Channel::Iopub, "status", 10)));
         for _ in 0..24 {

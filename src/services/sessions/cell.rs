@@ -22,7 +22,7 @@ pub(in crate::services) use self::input::{LineMeter, TEXT_BYTES_MAX, fits};
 use self::{events::Events, input::Input};
 use super::{
     CellEnd, Inner, NOT_EXECUTED, OomKills, Progress, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel,
-    message::Channel, queue::Following, registry::Session,
+    message::Channel, queue::Subscription, registry::Session,
 };
 use crate::{
     domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Limits, Outcome, SessionId, StreamKind},
@@ -99,7 +99,7 @@ impl Sessions {
         self.0.carry_in(&session).await?;
         session.kernel.reporter.to(cell.network);
         // From the beginning, so that nothing of the cell is missed.
-        let following = session.kernel.followers.add();
+        let subscription = session.kernel.subscribers.add();
         sink(EventKind::Started);
         let begun = Instant::now();
         let content = json!({"code": cell.code, "silent": false, "store_history": true, "user_expressions": {},
@@ -109,7 +109,7 @@ impl Sessions {
         let request = session.kernel.send(Channel::Shell, "execute_request", None, &content).await;
         let mut execution = Execution {
             session: &session,
-            following,
+            subscription,
             request,
             sink,
             progress: Progress::default(),
@@ -140,7 +140,7 @@ impl Sessions {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let display_files = std::mem::take(&mut execution.display_files);
-        // It follows the kernel, whose task waits for a full queue and reads the files as well.
+        // It subscribes to the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
         let returned = self.0.carry_out(&session).await;
         let outcome =
@@ -171,7 +171,7 @@ enum End {
 
 struct Execution<'a> {
     session: &'a Arc<Session>,
-    following: Following,
+    subscription: Subscription,
     /// The id of the request.
     request: String,
     sink: &'a mut (dyn FnMut(EventKind) + Send),
@@ -207,7 +207,7 @@ impl Execution<'_> {
                 limit = &mut breach => return self.stop(Ended::DiskLimit(limit)),
                 line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
                 () = ready(()), if self.events.has_request() => self.wait_for_line(),
-                message = self.following.next() => {
+                message = self.subscription.next() => {
                     let Some(message) = message else { return End::KernelGone };
                     self.record(&message);
                     if self.output_over {
@@ -262,7 +262,7 @@ impl Execution<'_> {
                     }
                     return;
                 }
-                message = self.following.next() => {
+                message = self.subscription.next() => {
                     let Some(message) = message else {
                         let end = inner.ended(session).await;
                         return self.report_end(end);
@@ -299,7 +299,7 @@ impl Execution<'_> {
         self.session.kernel.ask_figures().await;
         let answer = async {
             while self.figures.is_none()
-                && let Some(message) = self.following.next().await
+                && let Some(message) = self.subscription.next().await
             {
                 self.record(&message);
             }

@@ -94,16 +94,16 @@ impl Sessions {
     ) {
         let (inner, session) = (Arc::clone(&self.0), self.0.find(who, id).ok());
         self.0.tasks.spawn(async move {
-            let mut said = None;
+            let mut unstored = None;
             if let Some(session) = session {
                 let returned = inner.carry_out(&session).await;
                 if let Some(Err(failure)) = &returned {
                     warn!(conversation = %session.conversation, %failure, "the files of a session were not stored");
                 }
-                said = returned.as_ref().and_then(note);
+                unstored = returned.as_ref().and_then(note);
             }
             let exceeded = over.await;
-            if let Some(note) = said.or_else(|| exceeded.map(of_limit)) {
+            if let Some(note) = unstored.or_else(|| exceeded.map(of_limit)) {
                 // A caller that has disconnected gets no note.
                 drop(tell.1.send((tell.0, note)));
             }

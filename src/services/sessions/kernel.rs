@@ -1,7 +1,8 @@
-//! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and the followers of its messages.
+//! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and the subscribers of its
+//! messages.
 //!
-//! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
-//! of a cell is lost; each follower is a task of the server that always reads.
+//! Messages of the sandbox are untrusted. The task waits for a subscriber whose bounded queue is full, so that no
+//! output of a cell is lost; each subscriber is a task of the server that always reads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ use super::{
     SessionEnd,
     files::FileLink,
     message::{Channel, Header, KernelMessage, MessageReader, own_header},
-    queue::{self, Followers},
+    queue::{self, Subscribers},
 };
 use crate::{
     domain::{Code, Ended, Environment, Failure, StreamKind},
@@ -48,8 +49,8 @@ const QUEUE_FULL: &str = "QueueFull";
 pub(super) struct Kernel {
     /// Where messages for the kernel go.
     pub(super) outgoing: mpsc::Sender<KernelMessage>,
-    /// Those that follow get the messages from then on. They end with the kernel.
-    pub(super) followers: Arc<Followers>,
+    /// Each gets the messages from then on, until the kernel ends.
+    pub(super) subscribers: Arc<Subscribers>,
     phase: watch::Receiver<Phase>,
     /// Ends it.
     pub(super) close: CancellationToken,
@@ -100,7 +101,7 @@ impl Kernel {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (files, file_frames) = FileLink::new();
-        let followers = Arc::new(Followers::default());
+        let subscribers = Arc::new(Subscribers::default());
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
         let start = Start {
@@ -116,9 +117,9 @@ impl Kernel {
         let task = KernelTask {
             sandbox,
             reader: MessageReader::default(),
-            followers: Arc::clone(&followers),
+            subscribers: Arc::clone(&subscribers),
             phase,
-            said_end: None,
+            reported_end: None,
             cpu_ms: None,
             oom_kills: 0,
             files: files.clone(),
@@ -134,7 +135,7 @@ impl Kernel {
         });
         Self {
             outgoing: sender,
-            followers,
+            subscribers,
             phase: phase_receiver,
             close,
             stuck,
@@ -232,7 +233,7 @@ impl Kernel {
     /// # Errors
     /// [`Code::SessionBusy`] when the kernel does not answer in time, or the bridge has no room for the request.
     pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
-        let mut following = self.followers.add();
+        let mut subscription = self.subscribers.add();
         let (id, message) = own_message(&self.client, Channel::Shell, msg_type, content);
         let busy = || {
             let why = "The interpreter did not answer in time: when a cell runs, wait for its end or interrupt it; \
@@ -242,7 +243,7 @@ impl Kernel {
         let reply = async {
             // Where it is not taken, the messages end as well.
             drop(self.outgoing.send(message).await);
-            while let Some(message) = following.next().await {
+            while let Some(message) = subscription.next().await {
                 if message.channel == Channel::Shell && message.read_parent().msg_id == id {
                     let content = message.read_content();
                     return if content["ename"] == QUEUE_FULL { Err(busy()) } else { Ok(content) };
@@ -273,10 +274,10 @@ pub(super) fn internal() -> Failure {
 struct KernelTask {
     sandbox: Attachment,
     reader: MessageReader,
-    followers: Arc<Followers>,
+    subscribers: Arc<Subscribers>,
     phase: watch::Sender<Phase>,
     /// How the kernel ended, as the bridge says, which ends after it: by itself, or lost where the bridge gave it up.
-    said_end: Option<SessionEnd>,
+    reported_end: Option<SessionEnd>,
     /// What was used when it had ended, as process 1 says.
     cpu_ms: Option<u64>,
     /// Processes that were killed for memory before the cell that runs, as the bridge says.
@@ -293,7 +294,7 @@ impl KernelTask {
             end = self.follow() => end,
         };
         self.phase.send_replace(Phase::Ended(end, self.cpu_ms));
-        self.followers.end();
+        self.subscribers.end();
         self.files.end();
     }
 
@@ -332,7 +333,7 @@ impl KernelTask {
         }
         let code = report.status.unwrap_or_default();
         let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
-        self.said_end.unwrap_or(SessionEnd::Kernel(ended))
+        self.reported_end.unwrap_or(SessionEnd::Kernel(ended))
     }
 
     async fn messages(&mut self) -> Option<SessionEnd> {
@@ -348,7 +349,7 @@ impl KernelTask {
             if message.channel == Channel::Bridge {
                 self.note(&message);
             }
-            self.followers.send(&message).await;
+            self.subscribers.send(&message).await;
         }
     }
 
@@ -371,11 +372,11 @@ impl KernelTask {
                 let signal = number("signal").filter(|signal| (1..=64).contains(signal));
                 let code = number("status").filter(|code| (0..=255).contains(code)).map(|code| Ended::Exited { code });
                 let ended = signal.map(|signal| Ended::Signaled { signal }).or(code);
-                self.said_end = ended.map(SessionEnd::Kernel).or(self.said_end);
+                self.reported_end = ended.map(SessionEnd::Kernel).or(self.reported_end);
             }
             "figures" => self.oom_kills = content["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
-                self.said_end = self.said_end.or(Some(SessionEnd::Lost));
+                self.reported_end = self.reported_end.or(Some(SessionEnd::Lost));
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
                 warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
             }

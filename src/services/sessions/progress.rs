@@ -117,8 +117,8 @@ pub(in crate::services) struct OomKills(Option<u64>);
 
 impl OomKills {
     /// Takes what the bridge says; whether one was killed since it spoke before.
-    pub(in crate::services) fn have_grown(&mut self, said: &Value) -> bool {
-        let before = mem::replace(&mut self.0, said["oomKills"].as_u64());
+    pub(in crate::services) fn have_grown(&mut self, usage: &Value) -> bool {
+        let before = mem::replace(&mut self.0, usage["oomKills"].as_u64());
         before.zip(self.0).is_some_and(|(before, now)| now > before)
     }
 }

@@ -1,6 +1,6 @@
 //! A kernel's messages on their way: written to its sandbox, after its request and between bytes of its channels and
-//! frames of its files; and in the queues of its followers, each of which holds a bounded number of bytes that were not
-//! read.
+//! frames of its files; and in the queues of its subscribers, each of which holds a bounded number of bytes that were
+//! not read.
 
 use std::{
     iter,
@@ -37,14 +37,14 @@ pub(in crate::services) struct MessageSender {
 }
 
 /// The messages of a queue. It ends when its senders are gone.
-pub(in crate::services) struct Following {
+pub(in crate::services) struct Subscription {
     queue: mpsc::UnboundedReceiver<(KernelMessage, OwnedSemaphorePermit)>,
 }
 
 /// An empty queue.
-pub(in crate::services) fn queue() -> (MessageSender, Following) {
+pub(in crate::services) fn queue() -> (MessageSender, Subscription) {
     let (queue, receiver) = mpsc::unbounded_channel();
-    (MessageSender { queue, room: Arc::new(Semaphore::new(UNREAD_BYTES_MAX)) }, Following { queue: receiver })
+    (MessageSender { queue, room: Arc::new(Semaphore::new(UNREAD_BYTES_MAX)) }, Subscription { queue: receiver })
 }
 
 impl MessageSender {
@@ -69,7 +69,7 @@ impl MessageSender {
     }
 }
 
-impl Following {
+impl Subscription {
     pub(in crate::services) async fn next(&mut self) -> Option<KernelMessage> {
         self.queue.recv().await.map(|(message, _)| message)
     }
@@ -89,30 +89,30 @@ fn cost(message: &KernelMessage) -> u32 {
     u32::try_from(message.bytes().min(UNREAD_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
-/// The queues of the followers of one kernel's messages; `None` when there will be no more messages.
-pub(super) struct Followers(Mutex<Option<Vec<MessageSender>>>);
+/// The queues of the subscribers of one kernel's messages; `None` when there will be no more messages.
+pub(super) struct Subscribers(Mutex<Option<Vec<MessageSender>>>);
 
-impl Default for Followers {
+impl Default for Subscribers {
     fn default() -> Self {
         Self(Mutex::new(Some(Vec::new())))
     }
 }
 
-impl Followers {
-    pub(super) fn add(&self) -> Following {
-        let (sender, following) = queue();
+impl Subscribers {
+    pub(super) fn add(&self) -> Subscription {
+        let (sender, subscription) = queue();
         if let Some(all) = self.0.lock().as_mut() {
-            all.retain(|follower| !follower.is_closed());
+            all.retain(|subscriber| !subscriber.is_closed());
             all.push(sender);
         }
-        following
+        subscription
     }
 
     /// Passes a message on to each; waits while the queue of one is full.
     pub(super) async fn send(&self, message: &KernelMessage) {
         let all = self.0.lock().clone().unwrap_or_default();
-        for follower in all {
-            follower.send(message).await;
+        for subscriber in all {
+            subscriber.send(message).await;
         }
     }
 

@@ -135,10 +135,10 @@ impl Session {
     /// What a cell used, by what the bridge says at its end; of one that ended its kernel, by what process 1 has said.
     /// Where neither says anything, the most counts that the cell can have used in this time under this limit, so that
     /// much of the sandbox's CPU time is not the next cell's.
-    pub(in crate::services) fn figures(&self, said: &Value, wall: Duration, cpu_millis: u32) -> Figures {
-        let total = said["cpuMs"].as_u64().or_else(|| self.kernel.cpu_at_exit_ms());
+    pub(in crate::services) fn figures(&self, usage: &Value, wall: Duration, cpu_millis: u32) -> Figures {
+        let total = usage["cpuMs"].as_u64().or_else(|| self.kernel.cpu_at_exit_ms());
         let cpu_ms = total.map(|total| total.saturating_sub(self.cpu_ms.swap(total, Ordering::Relaxed)));
-        let memory_peak_bytes = said["memoryPeakBytes"].as_u64();
+        let memory_peak_bytes = usage["memoryPeakBytes"].as_u64();
         let figures = Figures { wall, cpu: cpu_ms.map(Duration::from_millis), memory_peak_bytes, ..Figures::default() };
         if figures.cpu.is_none() {
             self.cpu_ms.fetch_add(ms(figures.cpu_or_most(cpu_millis)), Ordering::Relaxed);
@@ -268,6 +268,11 @@ impl Registry {
         self.state.lock().open.get(&id).cloned()
     }
 
+    /// An open session of this owner.
+    pub(super) fn get_of(&self, who: &Principal, id: SessionId) -> Option<Arc<Session>> {
+        self.get(id).filter(|session| session.conversation.owner == *who)
+    }
+
     /// The open session of a conversation and a language.
     pub(super) fn of(&self, conversation: &ConversationKey, language: &Language) -> Option<Arc<Session>> {
         let state = self.state.lock();
@@ -280,7 +285,7 @@ impl Registry {
     }
 
     /// Memory for a kernel of no owner, where the limits of all together stay within `max`.
-    pub(super) fn reserve_ahead(self: &Arc<Self>, bytes: u64, max: u64) -> Option<Reserved> {
+    pub(super) fn reserve_prestarted(self: &Arc<Self>, bytes: u64, max: u64) -> Option<Reserved> {
         let mut state = self.state.lock();
         let used: u64 = state.held().iter().map(|holding| holding.bytes).sum();
         (used.saturating_add(bytes) <= max).then(|| self.reserve(&mut state, None, bytes))
@@ -335,11 +340,8 @@ impl Registry {
 
     /// The conversation of a session of this owner that is open or has ended.
     pub(super) fn conversation(&self, who: &Principal, id: SessionId) -> Option<ConversationId> {
-        let state = self.state.lock();
-        let open =
-            state.open.get(&id).map(|session| &session.conversation).filter(|conversation| conversation.owner == *who);
-        let ended = || state.last_end(who, id).map(|ended| &ended.key.0);
-        open.or_else(ended).map(|conversation| conversation.id.clone())
+        let open = self.get_of(who, id).map(|session| session.conversation.id.clone());
+        open.or_else(|| self.state.lock().last_end(who, id).map(|ended| ended.key.0.id.clone()))
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.

@@ -129,7 +129,7 @@ impl Inner {
         reserved: &Arc<Reserved>,
     ) -> Result<(Kernel, Arc<Lease>), Failure> {
         if access.is_none()
-            && let Some(waiting) = self.take_ahead(conversation, runner, setup).await
+            && let Some(waiting) = self.take_prestarted(conversation, runner, setup).await
         {
             self.opened(runner);
             return Ok(waiting);
@@ -200,7 +200,7 @@ impl Inner {
     }
 
     /// A kernel that waits, whose folder is now that of a new conversation.
-    pub(super) async fn take_ahead(
+    pub(super) async fn take_prestarted(
         &self,
         conversation: &ConversationKey,
         runner: &Runner,
@@ -261,7 +261,7 @@ impl Inner {
         }
         let limits = self.parts.sandboxes.limits_of(runner);
         // It takes no memory that a session would have to be ended for.
-        let reserved = self.registry.reserve_ahead(limits.memory_bytes, self.options.memory_bytes_max)?;
+        let reserved = self.registry.reserve_prestarted(limits.memory_bytes, self.options.memory_bytes_max)?;
         let store = Arc::clone(&self.parts.store);
         let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
         let mounts = self.parts.sandboxes.mounts_of(None).await;
@@ -280,7 +280,7 @@ impl Inner {
     }
 
     /// Ends those that are no longer needed.
-    pub(super) fn end_ahead(&self) {
+    pub(super) fn end_old_prestarted(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
         let clock = self.parts.sandboxes.clock.as_ref();
         let unwanted = |one: &Waiting| one.is_old(clock) || one.kernel.is_ended() || !images.contains(&one.image);

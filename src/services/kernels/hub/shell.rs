@@ -180,10 +180,10 @@ impl HubTask {
     }
 
     /// The bridge has said what was used: by the cell that was over first, or before the first one of a turn.
-    pub(super) fn measured(&mut self, said: &Value) {
-        let oom_killed = self.oom_kills.have_grown(said);
+    pub(super) fn measured(&mut self, usage: &Value) {
+        let oom_killed = self.oom_kills.have_grown(usage);
         if let Some(cell) = self.cells.take_measured() {
-            self.report(&cell, said, oom_killed, None);
+            self.report(&cell, usage, oom_killed, None);
         }
     }
 
@@ -208,10 +208,10 @@ impl HubTask {
     }
 
     /// Reports a cell, with what the bridge said that was used when it was over.
-    fn report(&mut self, cell: &Cell, said: &Value, oom_killed: bool, killed_by: Option<SessionEnd>) {
+    fn report(&mut self, cell: &Cell, usage: &Value, oom_killed: bool, killed_by: Option<SessionEnd>) {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
-        let used = self.link.session.figures(said, cell.took(), turn.cpu_millis());
+        let used = self.link.session.figures(usage, cell.took(), turn.cpu_millis());
         let figures = Figures { stdout_bytes, stderr_bytes, ..used };
         // One whose reply came before its turn was not begun.
         let run = cell.begun.map_or_else(|| turn.run_begun(&cell.code.text), |(run, _)| run);

@@ -40,9 +40,9 @@ impl Execution<'_> {
         if message.channel == Channel::Bridge {
             match msg_type.as_str() {
                 "figures" => {
-                    let said = message.read_content();
-                    let oom_killed = self.oom_kills.have_grown(&said);
-                    self.figures = Some((said, oom_killed));
+                    let usage = message.read_content();
+                    let oom_killed = self.oom_kills.have_grown(&usage);
+                    self.figures = Some((usage, oom_killed));
                 }
                 "dropped" => self.dropped(&message.read_content()),
                 _ => {}
@@ -104,12 +104,12 @@ impl Execution<'_> {
     }
 
     /// Takes what the bridge says that it left out. What was printed of that counts as what comes does.
-    fn dropped(&mut self, said: &Value) {
+    fn dropped(&mut self, note: &Value) {
         // A text that was cut has a mark.
-        if said["bytes"] != 0 {
+        if note["bytes"] != 0 {
             self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n");
         }
-        let printed = said["printedBytes"].as_u64().unwrap_or_default();
+        let printed = note["printedBytes"].as_u64().unwrap_or_default();
         self.output_over |= printed > self.output_left;
         self.output_left = self.output_left.saturating_sub(printed);
     }

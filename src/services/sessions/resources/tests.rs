@@ -29,7 +29,7 @@ fn waiting(clock: &Arc<ManualClock>, registry: &Arc<Registry>) -> Waiting {
     let started = Started { sandbox, decoder: None };
     let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &Tasks::default());
     let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
-    let reserved = registry.reserve_ahead(1, 1).expect("there is memory for one");
+    let reserved = registry.reserve_prestarted(1, 1).expect("there is memory for one");
     Waiting { kernel, lease, folder, image, _reserved: reserved, since: Moment::now(clock.as_ref()) }
 }
 
@@ -86,9 +86,9 @@ async fn what_is_open_ages_while_the_machine_is_suspended() {
 #[tokio::test(start_paused = true)]
 async fn kernel_that_no_session_keeps_ends_also_where_its_sandbox_does_not() {
     let Waiting { kernel, lease: _leased, .. } = waiting(&Arc::new(ManualClock::at(1000)), &Arc::default());
-    let mut following = kernel.followers.add();
+    let mut subscription = kernel.subscribers.add();
     drop(kernel);
-    let next = timeout(WAITS_MAX, following.next()).await.expect("it ends");
+    let next = timeout(WAITS_MAX, subscription.next()).await.expect("it ends");
     assert!(next.is_none());
 }
 
@@ -103,6 +103,6 @@ async fn kernel_that_died_does_not_wait_again() {
     dead.kernel.ended().await;
     kernels.put_back(&language, dead);
     kernels.put_back(&language, waiting(&clock, &registry));
-    assert!(registry.reserve_ahead(1, 1).is_none(), "the memory of one that waits is in use");
-    assert!(kernels.end_all() && registry.reserve_ahead(1, 1).is_some());
+    assert!(registry.reserve_prestarted(1, 1).is_none(), "the memory of one that waits is in use");
+    assert!(kernels.end_all() && registry.reserve_prestarted(1, 1).is_some());
 }

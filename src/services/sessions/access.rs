@@ -15,7 +15,7 @@ use super::{
     cell::interrupt_in_steps,
     kernel::{Kernel, own_message},
     message::{Channel, KernelMessage},
-    queue::Following,
+    queue::Subscription,
     registry::{Session, SessionKey},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) type WaitingCells = WeakMap<SessionKey, CancellationToken>;
 pub(in crate::services) struct KernelLink {
     pub(in crate::services) session: Arc<Session>,
     /// The kernel's messages, until it ends.
-    pub(in crate::services) following: Following,
+    pub(in crate::services) subscription: Subscription,
     /// Where messages for the kernel go.
     pub(in crate::services) outgoing: mpsc::Sender<KernelMessage>,
     /// Counts and reports the connections and calls of a cell.
@@ -86,9 +86,8 @@ impl Sessions {
         named: Option<SessionId>,
     ) -> Result<WaitingCell, Failure> {
         let registry = &self.0.registry;
-        let open = named.map_or_else(|| registry.of(conversation, language), |id| registry.get(id));
-        let open = open.filter(|session| session.conversation.owner == conversation.owner);
-        if let Some(session) = open {
+        let there = || registry.of(conversation, language);
+        if let Some(session) = named.map_or_else(there, |id| registry.get_of(&conversation.owner, id)) {
             self.0.check_use(&conversation.owner, &session)?;
         }
         let key = (conversation.clone(), language.clone());
@@ -110,9 +109,9 @@ impl Sessions {
     /// Those of [`Sessions::get`].
     pub(in crate::services) fn link(&self, who: &Principal, id: SessionId) -> Result<KernelLink, Failure> {
         let session = self.0.find(who, id)?;
-        let Kernel { followers, outgoing, reporter, .. } = &session.kernel;
-        let (following, outgoing, reporter) = (followers.add(), outgoing.clone(), Arc::clone(reporter));
-        Ok(KernelLink { session, following, outgoing, reporter })
+        let Kernel { subscribers, outgoing, reporter, .. } = &session.kernel;
+        let (subscription, outgoing, reporter) = (subscribers.add(), outgoing.clone(), Arc::clone(reporter));
+        Ok(KernelLink { session, subscription, outgoing, reporter })
     }
 
     /// How a session ended whose messages have. Then it is found no more.
