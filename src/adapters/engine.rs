@@ -3,6 +3,9 @@
 
 mod changes;
 pub mod docker;
+/// The scripted engine of the tests, which is no part of a server.
+#[cfg(test)]
+#[path = "../../tests/fake_engine/fake.rs"]
 pub mod fake;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;

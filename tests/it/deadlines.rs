@@ -8,7 +8,6 @@ use std::{
 };
 
 use mcp_sandbox_server::{
-    adapters::engine::fake::FakeEngine,
     domain::{
         clock::{ManualClock, SETTLING},
         id::{InstanceId, SandboxId},
@@ -18,12 +17,15 @@ use mcp_sandbox_server::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{
-    FakeServer,
-    engines::{World, docker},
-    process::Process,
-    server::TOKEN,
-    until,
+use crate::{
+    fake::FakeEngine,
+    support::{
+        FakeServer,
+        engines::{World, docker},
+        process::Process,
+        server::TOKEN,
+        until,
+    },
 };
 
 /// The fake engine never ends a program by itself.

@@ -3,7 +3,6 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
-    adapters::engine::fake::FakeEngine,
     domain::{
         clock::{Clock as _, ManualClock},
         id::{InstanceId, SandboxId},
@@ -13,7 +12,7 @@ use mcp_sandbox_server::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::support::stepping::SteppingClock;
+use crate::{fake::FakeEngine, support::stepping::SteppingClock};
 
 /// More than the janitor destroys at once.
 const STUCK: usize = 5;

@@ -13,18 +13,18 @@ use std::{
     time::Duration,
 };
 
-use mcp_sandbox_server::{
-    adapters::engine::fake::StartFault,
-    domain::{error::Code, owner::Principal},
-};
+use mcp_sandbox_server::domain::{error::Code, owner::Principal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{
-    FakeServer,
-    server::TOKEN,
-    socket::{Socket, V1, text},
-    until,
+use crate::{
+    fake::StartFault,
+    support::{
+        FakeServer,
+        server::TOKEN,
+        socket::{Socket, V1, text},
+        until,
+    },
 };
 
 /// An answer: its status, its `Location` and its body.

@@ -25,6 +25,9 @@ mod engine_docker;
 mod engine_killed;
 mod engine_kubernetes;
 mod engine_proxy;
+#[path = "../fake_engine/fake.rs"]
+mod fake;
+mod fake_engine;
 mod foreign_kernels;
 mod gate;
 mod generated_clients;
@@ -111,3 +114,6 @@ mod traces;
 mod users;
 mod watch;
 mod web;
+
+/// By these names `fake` finds them in the tests of the library too.
+use mcp_sandbox_server::{domain, ports};

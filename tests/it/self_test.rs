@@ -7,10 +7,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     adapters::{
-        engine::{
-            docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
-            fake::{FakeEngine, StartFault},
-        },
+        engine::docker::{ConnectError, DockerEngine, DockerOptions, RuntimeSetting},
         storage::DiskStorage,
     },
     app::{App, StartError},
@@ -25,12 +22,15 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{
-    Server,
-    engines::{World, docker_host},
-    renaming::Renaming,
-    server::{TOKEN, settings},
-    until,
+use crate::{
+    fake::{FakeEngine, StartFault},
+    support::{
+        Server,
+        engines::{World, docker_host},
+        renaming::Renaming,
+        server::{TOKEN, settings},
+        until,
+    },
 };
 
 /// The report of a properly isolated sandbox.

@@ -15,7 +15,6 @@ use std::{
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use mcp_sandbox_server::{
-    adapters::engine::fake::FakeEngine,
     domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec},
@@ -23,6 +22,8 @@ use mcp_sandbox_server::{
     },
 };
 use tokio::{sync::Semaphore, time::sleep};
+
+use crate::fake::FakeEngine;
 
 /// Processor time of the API server, etcd, the controller manager and the scheduler for a pod, while many start.
 const CONTROL_CREATE: Duration = Duration::from_millis(60);

@@ -1,13 +1,10 @@
 //! A faster runtime is used where the isolation check passes under it; otherwise it is ignored.
 
-use mcp_sandbox_server::adapters::engine::{
-    docker::proxy::{Proxy, ProxyOptions},
-    fake::Offered,
-};
+use mcp_sandbox_server::adapters::engine::docker::proxy::{Proxy, ProxyOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::support::renaming::Renaming;
+use crate::{fake::Offered, support::renaming::Renaming};
 
 /// The engine's second name for its own runtime becomes the name of one that it does not have.
 const HAS_CRUN: (&str, &str) = ("\"io.containerd.runc.v2\"", "\"crun\"                 ");

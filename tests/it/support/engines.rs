@@ -11,19 +11,15 @@ use std::{
     sync::Arc,
 };
 
-use super::cluster::{ByLines, Cluster};
 use bollard::{
     Docker, body_full,
     query_parameters::{BuildImageOptionsBuilder, ListContainersOptionsBuilder},
 };
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mcp_sandbox_server::{
-    adapters::engine::{
-        docker::{
-            DockerEngine, DockerOptions, RuntimeSetting,
-            proxy::{Proxy, ProxyOptions},
-        },
-        fake::FakeEngine,
+    adapters::engine::docker::{
+        DockerEngine, DockerOptions, RuntimeSetting,
+        proxy::{Proxy, ProxyOptions},
     },
     domain::{
         event::StreamKind,
@@ -37,6 +33,9 @@ use mcp_sandbox_server::{
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::cluster::{ByLines, Cluster};
+use crate::fake::FakeEngine;
 
 /// The test's runner image. It is no runner to a server: the label is not `true`.
 const IMAGE: &str = "mcp-sandbox-test-plain:latest";

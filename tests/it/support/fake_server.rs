@@ -11,7 +11,7 @@ use std::{
 };
 
 use mcp_sandbox_server::{
-    adapters::{engine::fake::FakeEngine, storage::DiskStorage},
+    adapters::storage::DiskStorage,
     api::mcp::McpParts,
     app::{App, StartError},
     domain::users::RunnerUsers,
@@ -32,6 +32,7 @@ use super::{
     server::{TOKEN, settings},
     until,
 };
+use crate::fake::FakeEngine;
 
 /// As a setting: the address of the server.
 pub const OWN_ADDRESS: &str = "its own address";

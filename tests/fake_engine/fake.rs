@@ -1,7 +1,8 @@
 //! An engine for tests: no container, no process, and no time but tokio's, which a test can pause.
 //!
 //! A program is a script of steps (see [`script`]). The engine fails on command, and records the calls that would block
-//! or fail a real engine: [`FakeEngine::violations`]. It knows nothing of the services that it is used to test.
+//! or fail a real engine: [`FakeEngine::violations`]. It knows nothing of the services that it is used to test. Both
+//! the tests of the library and those of `tests/it` compile it, so it names the library's modules as `crate::`.
 //!
 //! ```text
 //! start ── one task for each sandbox: reads the program, plays it
@@ -47,7 +48,7 @@ use crate::{
 };
 
 /// How long a kill waits for a reader that has stopped reading, as a real engine does.
-const STALL_MAX: Duration = Duration::from_secs(5);
+pub const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// How a start can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -366,6 +367,3 @@ fn take_one(count: &mut u32) -> bool {
 fn unavailable(act: &'static str) -> EngineError {
     EngineError::unavailable(act, io::Error::from(io::ErrorKind::NotConnected))
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,13 +1,18 @@
-//! The fake's own promises; what it shares with every engine is in the contract suite.
+//! The fake engine's own promises; what it shares with every engine is in the contract suite.
 
-use futures_util::{FutureExt, TryStreamExt};
-use tokio::{io::AsyncWriteExt, time::Instant};
+use std::{sync::Arc, time::Duration};
 
-use super::*;
-use crate::{
-    domain::clock::ManualClock,
-    ports::engine::{Exit, Output},
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use mcp_sandbox_server::{
+    domain::{InstanceId, Limits, SandboxId, clock::ManualClock, skills::SkillFolders},
+    ports::engine::{Engine, EngineError, Exit, ImageId, Output, SandboxSpec, Volume},
 };
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, sleep},
+};
+
+use crate::fake::{FakeEngine, STALL_MAX, StartFault};
 
 struct Scene {
     engine: FakeEngine,
@@ -23,7 +28,19 @@ fn scene() -> Scene {
 
 impl Scene {
     fn spec(&self) -> SandboxSpec {
-        SandboxSpec::example(self.image.clone(), Volume::HostFolder(self.folder.path().to_owned()))
+        SandboxSpec {
+            id: SandboxId::new(),
+            instance: InstanceId::new(),
+            image: self.image.clone(),
+            data: Volume::HostFolder(self.folder.path().to_owned()),
+            folders: Vec::new(),
+            skills: SkillFolders::default(),
+            limits: Limits::default(),
+            loading_cpu_millis: None,
+            uid: 1000,
+            own_init: false,
+            deadline_unix_s: 1_800_000_000,
+        }
     }
 
     async fn run(&self, program: &str) -> (Result<Vec<Output>, EngineError>, Result<Exit, EngineError>) {
