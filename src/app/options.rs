@@ -78,6 +78,7 @@ pub(super) fn standby(config: &Config, probe: &Probe) -> StandbyOptions {
         idle_max: Duration::from_secs(standby.idle_s),
         used_max: Duration::from_secs(standby.used_s),
         age_max: Duration::from_secs(standby.age_s),
+        session_age_max: Duration::from_secs(config.sessions.age_s),
         loading_max: (probe.cpus as usize).max(LOADING_MIN),
     }
 }

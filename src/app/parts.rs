@@ -1,7 +1,7 @@
 //! Builds every long-lived part of the server in a straight line. It starts no task, deletes nothing and destroys no
 //! sandbox; [`super::background`] does.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use axum::Router;
 use secrecy::ExposeSecret as _;
@@ -130,7 +130,9 @@ impl Parts {
     ) -> Result<Self, StartError> {
         let (stop, clock, bodies) = (CancellationToken::new(), Arc::new(SystemClock), options::bodies(config));
         let stored = database.clone().map_or_else(Database::unprepared, Ok)?;
-        let (history, keys) = recorders(config, store.instance(), &stored);
+        let records = Arc::new(stored.clone());
+        let history = History::new(records.clone(), store.instance(), clock.clone(), options::history(config));
+        let (history, keys) = (Arc::new(history), Arc::new(Idempotency::new(records, clock.clone())));
         let refusals = Arc::new(Refusals::new(clock.clone()));
         let observer = observability.observers([history.clone(), refusals.clone()]);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
@@ -217,14 +219,24 @@ async fn shared(
     observer: Arc<dyn Observer>,
 ) -> Result<(SharedParts, Arc<Discovery>), StartError> {
     let (instance, catalog, isolation) = (store.instance(), Arc::new(Catalog::default()), IsolationState::default());
-    let discovery = discover(&engine, &catalog, &observer).await?;
+    let discovery = Discovery::new(Arc::clone(&engine), Arc::clone(&catalog), Arc::clone(&observer));
+    discovery.refresh().await?;
+    if catalog.all().is_empty() {
+        warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
+    }
     let tokens = Arc::new(tokens(config, database));
     tokens.report_to(&observer);
     tokens.count_elsewhere(instance);
     let clock = Arc::new(SystemClock);
     let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock, options::files(config)));
     let sandboxes = sandboxes(config, &engine, instance)?;
-    let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
+    let parts = StandbyParts {
+        sandboxes: sandboxes.clone(),
+        catalog: Arc::clone(&catalog),
+        store: Arc::clone(&store),
+        isolation: isolation.clone(),
+    };
+    let standbys = Standbys::new(parts, options::standby(config, probe));
     let network = network::service(config, database, &tokens, &observer)?;
     let shared = SharedParts {
         sandboxes,
@@ -267,46 +279,6 @@ fn skills(config: &Config) -> Result<Skills, StartError> {
     let root = config.skills_root().ok().flatten();
     let store = root.map(|root| DiskSkills::at(&root, SystemClock.unix_s()).map(|store| Arc::new(store) as _));
     Ok(Skills::new(store.transpose()?))
-}
-
-/// What is recorded in the database: runs, and the keys that began them.
-fn recorders(config: &Config, instance: InstanceId, database: &Database) -> (Arc<History>, Arc<Idempotency>) {
-    let (stored, clock) = (Arc::new(database.clone()), Arc::new(SystemClock));
-    let history = History::new(stored.clone(), instance, clock.clone(), options::history(config));
-    let keys = Idempotency::new(stored, clock);
-    (Arc::new(history), Arc::new(keys))
-}
-
-/// Reads the runners.
-async fn discover(
-    engine: &Arc<dyn Engine>,
-    catalog: &Arc<Catalog>,
-    observer: &Arc<dyn Observer>,
-) -> Result<Arc<Discovery>, StartError> {
-    let discovery = Discovery::new(Arc::clone(engine), Arc::clone(catalog), Arc::clone(observer));
-    discovery.refresh().await?;
-    if catalog.all().is_empty() {
-        warn!("no image carries the label sandbox.runner=true: build the runners with ./build.sh");
-    }
-    Ok(discovery)
-}
-
-fn standbys(
-    config: &Config,
-    probe: &Probe,
-    sandboxes: &Sandboxes,
-    catalog: &Arc<Catalog>,
-    store: &Arc<dyn Storage>,
-    isolation: &IsolationState,
-) -> Standbys {
-    let parts = StandbyParts {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store),
-        session_age_max: Duration::from_secs(config.sessions.age_s),
-        isolation: isolation.clone(),
-    };
-    Standbys::new(parts, options::standby(config, probe))
 }
 
 fn isolation_check(config: &Config, shared: &SharedParts, runs: &Runs) -> Result<IsolationCheck, StartError> {

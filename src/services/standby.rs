@@ -69,6 +69,8 @@ pub struct StandbyOptions {
     pub used_max: Duration,
     /// How old a standby may become.
     pub age_max: Duration,
+    /// How old a session may become, which a standby can serve as well as a program.
+    pub session_age_max: Duration,
     /// How many load at once with more CPU than a program gets.
     pub loading_max: usize,
 }
@@ -77,8 +79,6 @@ pub struct StandbyParts {
     pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
     pub store: Arc<dyn Storage>,
-    /// How long a session may become, which a standby can serve as well as a program.
-    pub session_age_max: Duration,
     /// No standby starts before isolation is verified.
     pub isolation: IsolationState,
 }
@@ -319,7 +319,7 @@ impl Inner {
 
     fn lease(&self, runner: &Runner, data: DataFolder, mounts: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.parts.sandboxes.limits_of(runner);
-        let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
+        let session = if runner.kernel.is_some() { self.options.session_age_max } else { Duration::ZERO };
         // Whose program it will be, and so whether that may wait for a person, is not known yet.
         let waits = if runner.channels { WAITS_MAX } else { Duration::ZERO };
         let life = self.options.age_max + (limits.wall() + waits).max(session);
