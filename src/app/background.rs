@@ -126,10 +126,14 @@ async fn keep(database: Database, api: ApiParts, me: InstanceId, stop: Cancellat
     };
     let kept = async {
         database.prepare_with_retries(stop.clone()).await;
-        let policies = network.policies().follow(stop.clone());
-        let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies);
-        let (beside, recorded) = (peers.follow(containers, stop.clone()), sessions.follow(stop.clone()));
-        tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
+        tokio::join!(
+            tokens.follow(stop.clone()),
+            history.follow(stop.clone()),
+            network.policies().follow(stop.clone()),
+            peers.follow(containers, stop.clone()),
+            sessions.follow(stop.clone()),
+            keys.load(stop.clone()),
+        );
     };
     tokio::join!(shared, kept);
     database.close().await;
