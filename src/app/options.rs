@@ -74,7 +74,7 @@ pub(super) fn standby(config: &Config, probe: &Probe) -> StandbyOptions {
     StandbyOptions {
         total_max: standby.total_max as usize,
         memory_bytes_max: standby.memory_bytes_max,
-        nameless_max: standby.nameless_max as usize,
+        unassigned_max: standby.nameless_max as usize,
         idle_max: Duration::from_secs(standby.idle_s),
         used_max: Duration::from_secs(standby.used_s),
         age_max: Duration::from_secs(standby.age_s),

@@ -62,7 +62,7 @@ pub struct StandbyOptions {
     /// What all of them together may hold in memory, in bytes.
     pub memory_bytes_max: u64,
     /// Unassigned ones for each language in use.
-    pub nameless_max: usize,
+    pub unassigned_max: usize,
     /// How long one stays after the last run of its conversation.
     pub idle_max: Duration,
     /// How long a language counts as in use after its last run.

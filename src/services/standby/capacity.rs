@@ -90,7 +90,7 @@ impl Inner {
         if self.assignment_works.get() == Some(&false) {
             return total;
         }
-        let each = self.options.nameless_max;
+        let each = self.options.unassigned_max;
         let runners = pool.languages.keys().filter_map(|language| self.parts.catalog.find(language));
         let reserve = runners.fold(Budget::default(), |sum, runner| {
             sum.plus(each, pool.expected_bytes(&runner.image).saturating_mul(each as u64))

@@ -187,7 +187,7 @@ impl Inner {
             let runner = self.parts.catalog.find(language)?;
             let mine = |standby: &&Standby| standby.is_unassigned() && standby.image == runner.image;
             let count = pool.standbys.iter().filter(mine).count();
-            let wanted = count < self.options.nameless_max && !pool.is_backing_off(&runner.image);
+            let wanted = count < self.options.unassigned_max && !pool.is_backing_off(&runner.image);
             let wanted = wanted && self.parts.isolation.permits(&runner.image);
             (wanted && self.fits(&pool, &runner.image)).then_some((count, *at, runner))
         });
