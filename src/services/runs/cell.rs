@@ -78,9 +78,6 @@ impl RunTask {
         };
         let breach = parts.files.quota().clone().breach(conversation.clone());
         let executed = service.sessions.execute(cell, &mut sink, &self.run.cancel, breach).boxed().await;
-        if session == CellSession::Once {
-            service.sessions.close_all(&conversation);
-        }
         let CellEnd { mut outcome, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);

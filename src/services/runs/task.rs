@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::{error, info};
 
-use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
+use super::{CellSession, Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
     domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
@@ -162,7 +162,13 @@ impl RunTask {
     async fn in_turn(&mut self) -> Result<Report, Failure> {
         self.check_capacity().await?;
         match self.request.session {
-            Some(session) => self.in_session(session).await,
+            Some(session) => {
+                let result = self.in_session(session).await;
+                if session == CellSession::Once {
+                    self.service.sessions.close_all(&self.run.conversation);
+                }
+                result
+            }
             None => self.in_sandbox().await,
         }
     }

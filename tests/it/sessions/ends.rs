@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use mcp_sandbox_server::{
-    domain::{clock::SystemClock, error::Code, id::SessionId, outcome::Ended},
+    domain::{SafePath, clock::SystemClock, error::Code, id::SessionId, outcome::Ended},
     ports::engine::Engine as _,
     services::{
         peers::Occupancy as _,
@@ -116,6 +117,20 @@ async fn a_kernel_is_not_out_of_memory_for_what_an_earlier_cell_lost() {
     assert_eq!((shown(&later), later.outcome.oom_killed), (("on\n", "", OK), false));
     assert_eq!(cell(&server, "a", "exit 3").await.outcome.ended, Ended::Exited { code: 3 });
     assert_eq!(cell(&server, "a", "oom-child\nexit 3").await.outcome.ended, Ended::OutOfMemory, "in the same cell");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_one_cell_ends_also_when_the_cell_is_not_executed() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let file = |path: &str| (SafePath::from_text(path).expect("a path"), Bytes::from_static(b"x"));
+    let once = Some(CellSession::Once);
+    let wrong = RunRequest { session: once, files: vec![file("x"), file("x/y")], ..request("a", "print on") };
+    begin(&server, wrong).finished().await.expect_err("the second file has no folder");
+    assert_eq!(server.sessions.list(&owner(), None).len(), 0);
+    let right = RunRequest { session: once, ..request("a", "print on") };
+    assert_eq!(shown(&begin(&server, right).finished().await.expect("a report")), ("on\n", "", OK));
+    assert_eq!(server.sessions.list(&owner(), None).len(), 0);
     server.stop().await;
 }
 
