@@ -139,28 +139,21 @@ impl RunRequest {
             return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
         check_args(&self.args)?;
-        for (argument, used) in
-            [("args", !self.args.is_empty()), ("env", !self.env.is_empty()), ("network", self.network.is_some())]
-        {
-            if used && self.session.is_some() {
+        let (args, env) = (("args", !self.args.is_empty()), ("env", !self.env.is_empty()));
+        let first_used =
+            |members: &[(&'static str, bool)]| members.iter().find(|(_, used)| *used).map(|(name, _)| *name);
+        if self.session.is_some() {
+            if let Some(argument) = first_used(&[args, env, ("network", self.network.is_some())]) {
                 return Err(Failure::argument(argument, "a cell of a session takes none"));
             }
+            // Only framed runners offer sessions.
+            return runner.check_sessions().and_then(|()| self.check_messages());
         }
-        if self.session.is_some() {
-            runner.check_sessions()?;
-        }
-        let framed_only = [
-            ("args", !self.args.is_empty()),
-            ("env", !self.env.is_empty()),
-            ("stdin", !self.stdin.is_empty()),
-            ("stdinOpen", self.stdin_open),
-        ];
-        let refused = framed_only.into_iter().find(|(_, used)| *used && !runner.is_framed);
-        if let Some((argument, _)) = refused {
+        let framed_only = [args, env, ("stdin", !self.stdin.is_empty()), ("stdinOpen", self.stdin_open)];
+        first_used(&framed_only).filter(|_| !runner.is_framed).map_or(Ok(()), |argument| {
             let why = format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
-            return Err(Failure::argument(argument, why));
-        }
-        if self.session.is_some() { self.check_messages() } else { Ok(()) }
+            Err(Failure::argument(argument, why))
+        })
     }
 
     /// Measures the lines of a cell's input, beginning with those of the request, which were checked to fit.
