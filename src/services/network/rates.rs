@@ -40,10 +40,12 @@ impl clock::Clock for Clock {
 /// The owners of one rate. An issuer may name any number of them.
 type Limiter = RateLimiter<Principal, HashMapStateStore<Principal>, Clock, NoOpMiddleware<Duration>>;
 
-/// By the name of what limits, such as a policy, and what it allows in a minute, which operators may change.
+/// By the name of what limits, such as a policy, and what it allows in a minute, which operators may change; each with
+/// the number of owners above which those whose allowance is whole again are removed.
+type ByRate = HashMap<(String, NonZeroU32), (Arc<Limiter>, usize)>;
+
 pub(in crate::services) struct Limiters {
-    /// With the number of owners above which those whose allowance is whole again are removed.
-    all: Mutex<HashMap<(String, NonZeroU32), (Arc<Limiter>, usize)>>,
+    all: Mutex<ByRate>,
     clock: Clock,
     debts: Arc<Mutex<Debts>>,
 }
