@@ -135,8 +135,8 @@ impl Database {
     /// Applies the migrations that are missing, up to a version.
     async fn migrate(&self, target: Option<i64>) -> DbResult<()> {
         let mut connection = self.pool.acquire().await?;
-        // Where they fail, or the caller gives them up, it may still hold PostgreSQL's lock of the migrations, for which
-        // every other server and connection waits.
+        // Where they fail, or the caller gives them up, it may still hold PostgreSQL's lock of the migrations, for
+        // which every other server and connection waits.
         connection.close_on_drop();
         MIGRATIONS.run_direct(target, &mut *connection, false).await.map_err(|error| match error {
             MigrateError::VersionMissing(version) => DatabaseError(format!(
