@@ -40,13 +40,14 @@ impl Sessions {
         Ok(view)
     }
 
-    /// Ends a session of any owner, for an operator; whose it was.
+    /// Ends a session of any owner, for an operator; whose it was. Cells that wait for it are not executed.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`].
     pub fn close_any(&self, id: SessionId) -> Result<ConversationKey, Failure> {
         let none = || Failure::new(Code::SessionNotFound, format!("sessionId: no session `{id}` is open."));
         let session = self.0.registry.get(id).ok_or_else(none)?;
+        self.0.cancel_waiting(&session.conversation, &session.language);
         self.0.end(&session, SessionEnd::Operator);
         Ok(session.conversation.clone())
     }

@@ -151,22 +151,21 @@ async fn a_loss_is_not_told_in_a_session_that_its_caller_opened_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_closed() {
+async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_ended() {
     let server = FakeServer::with_kernel(&[]).await;
-    for is_restarted in [true, false] {
+    for why in ["it was restarted", "it was closed", "an operator ended it"] {
         let session = open(&server, "a").await;
         let running = begin(&server, request("a", "hang"));
         until("it runs", async || running.view().state.word() == "running").await;
         let named = RunRequest { session: Some(CellSession::Open(session)), ..request("a", "append log x") };
         let waiting = [named, request("a", "append log x")].map(|request| begin(&server, request));
-        if is_restarted {
-            server.sessions.restart(&owner(), session).await.expect("a session");
-        } else {
-            server.sessions.close(&owner(), session).expect("closed");
+        match why {
+            "it was restarted" => drop(server.sessions.restart(&owner(), session).await.expect("a session")),
+            "it was closed" => drop(server.sessions.close(&owner(), session).expect("closed")),
+            _ => drop(server.sessions.close_any(session).expect("ended")),
         }
         let report = running.finished().await.expect("a report");
         assert_eq!(report.outcome.ended, Ended::Cancelled);
-        let why = if is_restarted { "it was restarted" } else { "it was closed" };
         assert!(report.stderr.text.contains(&format!("The session ended because {why}")), "{}", report.stderr.text);
         for run in waiting {
             let report = run.finished().await.expect("a report");
