@@ -28,7 +28,10 @@ class Exit:
 
     def all_is_loaded(self, ctypes):
         """Called each time when modules were loaded before the program."""
-        self._process = _Process(ctypes)
+        if self._process:
+            self._process.note_libraries()
+        else:
+            self._process = _Process(ctypes)
 
     def _before_modules_are_freed(self):
         # Tearing down hundreds of modules takes longer than most programs; the program's own objects are torn down.
@@ -48,8 +51,12 @@ class _Process:
         self._exit_now = os._exit
         self._number = ctypes.c_ulonglong
         callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-        self._read = callback(self._note_libraries)
+        self._read = callback(self._keep_count)
         self._libraries = 0
+        self.note_libraries()
+
+    def note_libraries(self):
+        """Those that are loaded now were not loaded by the program."""
         self._libraries_before = self._count_libraries()
 
     def end(self):
@@ -67,7 +74,7 @@ class _Process:
         self._c.dl_iterate_phdr(self._read, None)
         return self._libraries
 
-    def _note_libraries(self, info, _size, _data):
+    def _keep_count(self, info, _size, _data):
         # dl_phdr_info.dlpi_adds, after two pointers, an address and a short number.
         self._libraries = self._number.from_address(info + 32).value
         return 1  # the others say the same
