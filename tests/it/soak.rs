@@ -55,7 +55,7 @@ const POOLED: [&str; 3] = [MEMORY, "descriptors", "threads"];
 /// How often the figures are read, and how often in a row they have to be the same: for longer than the refill of
 /// standbys after a load and the 10 s after which a thread without work ends.
 const READ_EVERY: Duration = Duration::from_secs(2);
-const READ_TIMES: usize = 12;
+const READ_TIMES: usize = 7;
 /// How long the server may take until it is at rest.
 const QUIET_WITHIN: Duration = Duration::from_mins(10);
 

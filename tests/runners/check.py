@@ -119,10 +119,12 @@ def moment_of(program):
 
 
 def ways_of(program, every_way):
-    """Python is warm when it has what most programs import, and loads the rest when no program comes. Each program is
-    run in one of the two first states and, in Python, in one of the two later ones, since each run starts a container;
-    in every one with LONG=1."""
+    """Python is warm when it has what most programs import, and loads the rest when no program comes. A program of
+    awkward/ is run in one of the two first states and, in Python, in one of the two later ones, a case in one of all,
+    since each run starts a container; both in every one with LONG=1."""
     groups = [["at once", "warm"]] + ([["loading", "loaded"]] if program.language == "python" else [])
+    if program.stated:
+        groups = [sum(groups, [])]
     return [way for group in groups for way in (group if every_way else [chosen(program, group)])]
 
 
