@@ -244,10 +244,12 @@ main() {
   need "engine" use_engine "$PWD/test.sh" "${arguments[@]}"
   begin clients install_clients "$clients"
   begin images build_images
+  # The last crate is compiled by one processor.
+  begin nextest install_nextest
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
   step "lints" ended lints
-  need "test runner" install_nextest
+  need "test runner" ended nextest
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
   need "containers of others" start_bystanders
