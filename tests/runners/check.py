@@ -229,7 +229,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*", help="a language, or part of a name; all when absent")
     parser.add_argument("--prefix", default=os.environ.get("RUNNER_PREFIX", "runner-"), help="of the images' names")
-    parser.add_argument("--jobs", type=int, default=4)
+    # A sandbox has half a processor, and waits for its interpreter to be warm.
+    parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1), help="how many programs at once")
     parser.add_argument("--plain", action="store_true", help="only the plain entrypoint, which is three times as fast")
     parser.add_argument("--time", type=int, metavar="ROUNDS", help="measure instead")
     given = parser.parse_args()
