@@ -9,10 +9,7 @@
 //!
 //! Answers have the id, and one of `progress`, `result`, `source` and `error`.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{
@@ -142,7 +139,6 @@ impl Inner {
     ) {
         let mut tasks = JoinSet::new();
         let mut calls: HashMap<u64, AbortHandle> = HashMap::new();
-        let mut cancelled = HashSet::new();
         // A message that was read, and its memory.
         let mut next: Option<(Message, Option<OwnedSemaphorePermit>)> = None;
         let mut is_open = true;
@@ -155,9 +151,8 @@ impl Inner {
                 calls.insert(
                     id,
                     tasks.spawn(async move {
-                        let answer = inner.serve(&program, message, to).await;
+                        inner.serve(&program, message, to).await;
                         drop(taken);
-                        answer
                     }),
                 );
             }
@@ -177,31 +172,26 @@ impl Inner {
                     if message.cancel {
                         if let Some(call) = calls.remove(&message.id) {
                             call.abort();
-                            cancelled.insert(call.id());
-                            let answer = error(Some(message.id), "cancelled", "The call was cancelled.");
-                            drop(to.send((answer, None)).await);
+                            let cancelled = error(Some(message.id), "cancelled", "The call was cancelled.");
+                            drop(to.send((cancelled, None)).await);
                         }
                     } else {
                         next = Some((message, taken));
                     }
                 }
-                Some(ended) = tasks.join_next_with_id() => match ended {
-                    // A call that ended just before it was cancelled is answered as cancelled.
-                    Ok((task, answer)) if !cancelled.remove(&task) => drop(to.send(answer).await),
-                    Ok(_) => {}
-                    Err(error) => drop(cancelled.remove(&error.id())),
-                },
+                Some(_) = tasks.join_next() => {}
             }
         }
     }
 
-    async fn serve(self: &Arc<Self>, program: &Program, message: Message, to: mpsc::Sender<Outgoing>) -> Outgoing {
+    async fn serve(self: &Arc<Self>, program: &Program, message: Message, to: mpsc::Sender<Outgoing>) {
         let id = message.id;
         let mut room = None;
         let answer = match message {
             Message { call: Some(call), .. } => {
+                let progress = to.clone();
                 let sink = Arc::new(move |step: Progress| {
-                    drop(to.try_send((bytes(&json!({"id": id, "progress": step})), None)));
+                    drop(progress.try_send((bytes(&json!({"id": id, "progress": step})), None)));
                 });
                 match self.call(program, call, sink).await {
                     Ok((result, taken)) => {
@@ -223,7 +213,7 @@ impl Inner {
             }
             _ => error(Some(id), "invalid_request", "a message has neither `call` nor `module`"),
         };
-        (answer, room)
+        drop(to.send((answer, room)).await);
     }
 
     /// A source, and the permit that is held until it is written. It is made before it takes one: where that takes
