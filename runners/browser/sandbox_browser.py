@@ -270,7 +270,7 @@ class Browser:
                 raise Refused(refused.kind, f"actions[{at}] ({action['action']}): {refused}") from None
         if request.get("url") or request.get("actions"):
             await self.settle(until)
-        await self._read(request, answer)
+        await self._read(request, answer, until)
 
     async def _go(self, url, until):
         if urlsplit(url).scheme.lower() not in _SCHEMES:
@@ -328,10 +328,11 @@ class Browser:
         tree = (await session.send("Page.getFrameTree"))["frameTree"]
         return await evaluate(session, await world_of(session, tree["frame"]["id"]), expression)
 
-    async def _read(self, request, answer):
+    async def _read(self, request, answer, until):
+        """Has what is left of the call's time, and a moment where nothing is left."""
         wanted, page = set(request.get("read") or []), self.page
         answer["url"] = page.url[:2000]
-        async with asyncio.timeout(self._read_s):
+        async with asyncio.timeout(max(self._read_s, until - time.monotonic())):
             session = await self._session(page)
             if query := request.get("query"):
                 answer |= await extract(session, query)
