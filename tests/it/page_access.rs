@@ -12,9 +12,19 @@ use crate::{
     support::{FakeServer, browser::Browser, sheet::Sheet, until},
 };
 
-/// The findings of axe in what is on the page now. The dark theme differs from the light one in its colours alone, so
-/// there only the rules about colours are asked.
+/// The findings of axe in what is on the page now, in both themes. The dark one differs from the light one in its
+/// colours alone, so there only the rules about colours are asked.
 pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
+    set_theme(browser, "dark").await;
+    let mut found =
+        findings_in_theme(browser, &format!("{what}, dark"), json!(["color-contrast", "link-in-text-block"])).await;
+    set_theme(browser, "light").await;
+    found.extend(findings_in_theme(browser, what, Value::Null).await);
+    found
+}
+
+/// As [`findings`], by some of axe's rules, or all.
+async fn findings_in_theme(browser: &Browser, what: &str, rules: Value) -> Vec<Value> {
     if browser.script("return Boolean(window.axe)").await == false {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = root.join("target/test-tools/npm/node_modules/axe-core/axe.min.js");
@@ -25,15 +35,14 @@ pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
     // axe throws when the page changes while it looks; then it looks again.
     let script = "const done = arguments[arguments.length - 1]; \
          const options = {iframes: false, resultTypes: ['violations']}; \
-         if (document.documentElement.dataset.theme === 'dark') \
-         options.runOnly = ['color-contrast', 'link-in-text-block']; \
+         if (arguments[0]) options.runOnly = arguments[0]; \
          const wait = Promise.allSettled(document.getAnimations().map((one) => one.finished)); \
          const look = (left) => axe.run(document, options).then( \
          ({violations}) => done(violations.map((v) => ({id: v.id, \
          nodes: v.nodes.map((n) => n.html.slice(0, 200) + n.failureSummary)}))), \
          (e) => left > 0 ? look(left - 1) : done([String(e)])); \
          wait.then(() => look(5))";
-    let found = browser.driver.execute_async(script, vec![]).await.expect("an answer");
+    let found = browser.driver.execute_async(script, vec![rules]).await.expect("an answer");
     let found: Vec<Value> = serde_json::from_value(found.json().clone()).expect("a list");
     found.into_iter().map(|finding| json!([what, finding])).collect()
 }
@@ -41,20 +50,22 @@ pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
 /// Whether a dialog is open.
 const DIALOG: &str = "document.querySelector('dialog[open]') !== null";
 
-/// How the page is looked at: a name, whether on a phone, and the theme. A phone stays one.
-pub(crate) const LOOKS: [(&str, bool, &str); 4] =
-    [("light", false, "light"), ("dark", false, "dark"), ("phone", true, "light"), ("phone-dark", true, "dark")];
+/// How the page is looked at: a name, and whether on a phone, which it then stays.
+pub(crate) const LOOKS: [(&str, bool); 2] = [("desktop", false), ("phone", true)];
 
-/// Without transitions, which axe and clicks would catch halfway.
-pub(crate) async fn calm(browser: &Browser) {
+/// Changes the theme that the system prefers, which pages follow at once. Without transitions, which axe and clicks
+/// would catch halfway.
+pub(crate) async fn set_theme(browser: &Browser, theme: &str) {
     let tools = ChromeDevTools::new(browser.driver.handle.clone());
-    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
-    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
+    let features = json!([{"name": "prefers-reduced-motion", "value": "reduce"},
+        {"name": "prefers-color-scheme", "value": theme}]);
+    let media = json!({"features": features});
+    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", media).await.expect("a preference");
 }
 
 /// Loads the page again in one of the looks.
-pub(crate) async fn look_as(sheet: &Sheet, phone: bool, theme: &str) {
-    sheet.browser.script(&format!("localStorage.setItem('sandbox.theme', '{theme}')")).await;
+pub(crate) async fn look_as(sheet: &Sheet, phone: bool) {
+    set_theme(&sheet.browser, "light").await;
     if phone {
         let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
         let size = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
@@ -231,15 +242,14 @@ impl Tour<'_> {
 }
 
 /// Each look is a test of its own: all in one could reach the time limit of a test on a busy machine.
-async fn axe_finds_nothing_in_any_state((what, phone, theme): (&str, bool, &str)) {
+async fn axe_finds_nothing_in_any_state((what, phone): (&str, bool)) {
     // A busy machine takes its time between a start and a stop.
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let problem = json!({"line": 1, "column": 1, "endLine": 1, "endColumn": 2, "rule": "F841", "message": "unused",
         "severity": "warning"});
     server.engine.answer("by ruff", &json!({"code": "x = 1\n", "problems": [problem]}).to_string());
     let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
-    calm(&sheet.browser).await;
-    look_as(&sheet, phone, theme).await;
+    look_as(&sheet, phone).await;
     sheet.click("new-conversation").await;
     let svg = b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><rect width='9' height='9'/></svg>";
     for (path, content) in [("s.svg", &svg[..]), ("t.parquet", PARQUET), ("d.pdf", &b"%PDF-1.4\n%%EOF\n"[..])] {
@@ -255,23 +265,13 @@ async fn axe_finds_nothing_in_any_state((what, phone, theme): (&str, bool, &str)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn axe_finds_nothing_in_the_light_theme() {
+async fn axe_finds_nothing_on_a_desktop() {
     axe_finds_nothing_in_any_state(LOOKS[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn axe_finds_nothing_in_the_dark_theme() {
-    axe_finds_nothing_in_any_state(LOOKS[1]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_on_a_phone() {
-    axe_finds_nothing_in_any_state(LOOKS[2]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn axe_finds_nothing_on_a_phone_in_the_dark_theme() {
-    axe_finds_nothing_in_any_state(LOOKS[3]).await;
+    axe_finds_nothing_in_any_state(LOOKS[1]).await;
 }
 
 /// The `data-testid` of the focused element, or of its closest ancestor that has one.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
 use crate::{
-    page_access::{calm, focused, look_as},
+    page_access::{focused, look_as, set_theme},
     page_state::{link, open},
     page_viewer::put,
     support::{FakeServer, until},
@@ -120,8 +120,8 @@ async fn a_list_that_is_drawn_again_does_not_scroll_back_to_the_focus() {
     let server = FakeServer::start().await;
     let sheet = open(&server).await;
     sheet.browser.focus().await;
-    calm(&sheet.browser).await;
-    look_as(&sheet, true, "light").await;
+    set_theme(&sheet.browser, "light").await;
+    look_as(&sheet, true).await;
     assert_eq!(sheet.run("python", "print one").await, "exited");
     until("it is listed", async || sheet.history().await == ["exited"]).await;
     let away = "const below = document.createElement('div'); below.style.height = '9000px'; \

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
 use crate::{
-    page_access::{LOOKS, calm, findings, look_as},
+    page_access::{LOOKS, findings, look_as},
     support::{FakeServer, calls, sheet::Sheet, until},
 };
 
@@ -350,10 +350,9 @@ async fn a_cell_asks_for_input() {
 async fn axe_finds_nothing_in_a_session() {
     let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = with_session(&server).await;
-    calm(&sheet.browser).await;
     let mut found = Vec::new();
-    for (what, phone, theme) in LOOKS {
-        look_as(&sheet, phone, theme).await;
+    for (what, phone) in LOOKS {
+        look_as(&sheet, phone).await;
         let rows = format!("show text/html {TABLE}\nshow text/markdown **a** `b`\nfigure\nprint x\nraise Error why");
         sheet.run("python", &rows).await;
         until("the table", async || displays(&sheet).await.1.contains(&"table".to_owned())).await;

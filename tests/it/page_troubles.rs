@@ -4,7 +4,7 @@ use serde_json::Value;
 use thirtyfour::prelude::*;
 
 use crate::{
-    page_access::{LOOKS, calm, findings, look_as},
+    page_access::{LOOKS, findings, look_as},
     page_state::open,
     page_viewer::{put, view},
     support::{FakeServer, server::TOKEN, sheet::Sheet, until},
@@ -104,10 +104,9 @@ async fn axe_finds_nothing_where_something_went_wrong() {
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = open(&server).await;
     sheet.browser.focus().await;
-    calm(&sheet.browser).await;
     let mut found = Vec::new();
-    for (what, phone, theme) in LOOKS {
-        look_as(&sheet, phone, theme).await;
+    for (what, phone) in LOOKS {
+        look_as(&sheet, phone).await;
         let mut visit = Visit { server: &server, sheet: &sheet, what, found: Vec::new() };
         visit.outcomes().await;
         visit.mistakes().await;

@@ -369,10 +369,7 @@ async fn docs_page_shows_every_operation() {
     let some = "[...document.querySelectorAll('section.card')].slice(12).forEach((card) => card.remove()); \
                 document.querySelectorAll('details').forEach((one) => (one.open = true))";
     browser.script(some).await;
-    for theme in ["light", "dark"] {
-        browser.script(&format!("document.documentElement.dataset.theme = '{theme}'")).await;
-        assert_eq!(crate::page_access::findings(&browser, theme).await, Vec::<Value>::new());
-    }
+    assert_eq!(crate::page_access::findings(&browser, "the documentation").await, Vec::<Value>::new());
     browser.close().await;
     server.stop().await;
 }
