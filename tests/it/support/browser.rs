@@ -70,6 +70,9 @@ impl Browser {
             "--disable-sync",
             "--disable-quic",
             "--no-first-run",
+            "--disable-extensions",
+            // What moves is drawn anew sixty times a second, by the processors of the tests.
+            "--force-prefers-reduced-motion",
             "--window-size=1280,900",
             &format!("--user-data-dir={}", profile.display()),
         ] {
