@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the programs in tests/runners/ in the runner images, with the restrictions that the server sets: by the plain
-# entrypoint, whose result the cases state (tests/runners/README.md), and by protocol 1 at once or when warm and, in
-# Python, while the rest is loaded or after that, with the same result; in each of these ways with LONG=1. Arguments are
-# passed on: a language, part of a name, --plain, --jobs N, --time ROUNDS, --help.
+# entrypoint, whose result the cases state (tests/runners/README.md), and by protocol 1 in one of these ways, with the
+# same result: at once, when warm and, in Python, while the rest is loaded or after that; in each with LONG=1. Arguments
+# are passed on: a language, part of a name, --plain, --jobs N, --time ROUNDS, --help.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
-"""Runs every program here in several ways: by the plain entrypoint, whose result a case may state; and by protocol 1 at
-once or after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded
-it. The same output, status and files are wanted in all ways, byte for byte.
+"""Runs every program here by the plain entrypoint, whose result a case may state, and by protocol 1: at once or after
+the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded it. The same
+output, status and files are wanted in all ways, byte for byte.
 
 The programs are the cases beside this file (README.md) and those in `awkward/`, which state no result. `--time`
 measures instead: GO to EXIT of a short program, and memory at rest.
@@ -119,17 +119,10 @@ def moment_of(program):
 
 
 def ways_of(program, every_way):
-    """Python is warm when it has what most programs import, and loads the rest when no program comes. A program of
-    awkward/ is run in one of the two first states and, in Python, in one of the two later ones, a case in one of all,
-    since each run starts a container; both in every one with LONG=1."""
-    groups = [["at once", "warm"]] + ([["loading", "loaded"]] if program.language == "python" else [])
-    if program.stated:
-        groups = [sum(groups, [])]
-    return [way for group in groups for way in (group if every_way else [chosen(program, group)])]
-
-
-def chosen(program, ways):
-    return ways[zlib.crc32(f"{program.name} {ways[0]}".encode()) % len(ways)]
+    """Python is warm when it has what most programs import, and loads the rest when no program comes. A program is run
+    in one of these ways, since each run starts a container; in every one with LONG=1."""
+    ways = ["at once", "warm"] + (["loading", "loaded"] if program.language == "python" else [])
+    return ways if every_way else [ways[zlib.crc32(program.name.encode()) % len(ways)]]
 
 
 def prepare(sandbox, way, program):
