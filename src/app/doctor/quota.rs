@@ -43,7 +43,7 @@ fn projects(most: &Usage, limit: Option<Usage>, kind: Option<&str>, findings: &m
     let (hard_mib, hard_entries) = (hard.bytes.div_ceil(1 << 20), hard.entries);
     let default = format!(
         "run `xfs_quota -x -c 'limit -p -d bhard={hard_mib}m ihard={hard_entries}' MOUNT` with the mount point of \
-         SANDBOX_ROOT, and restart the server (docs/operations.md)"
+         SANDBOX_ROOT, and restart the server (docs/disk.md)"
     );
     let limits = |limit: &Usage| {
         format!("project quotas limit each new conversation to {} MiB and {} files", limit.bytes >> 20, limit.entries)
@@ -61,7 +61,7 @@ fn projects(most: &Usage, limit: Option<Usage>, kind: Option<&str>, findings: &m
             "quota",
             "SANDBOX_ROOT has project quotas, but this process may not set a limit",
             "run the server on the engine's host with CAP_SYS_ADMIN, or put SANDBOX_ROOT on XFS, where you can set one \
-             limit for all projects (docs/operations.md)",
+             limit for all projects (docs/disk.md)",
         ),
         (None, None) => findings.ok("quota", "SANDBOX_ROOT has no project quotas, so quotas are only measured"),
     }
