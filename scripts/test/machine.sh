@@ -53,7 +53,7 @@ install_machine() {
   has jq || missing+=(jq)
   has mmdebstrap || missing+=(mmdebstrap)
   has openssl || missing+=(openssl)
-  has chromium || missing+=(chromium)
+  has chromium-headless-shell || missing+=(chromium-headless-shell)
   has chromedriver || missing+=(chromium-driver)
   has shellcheck || missing+=(shellcheck)
   has mkfs.ext4 || missing+=(e2fsprogs)

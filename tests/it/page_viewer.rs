@@ -8,7 +8,7 @@ use thirtyfour::prelude::*;
 use crate::{
     page_program::undo,
     page_state::{PNG, open},
-    support::{FakeServer, calls, server::TOKEN, sheet::Sheet, until},
+    support::{FakeServer, browser::Browser, calls, server::TOKEN, sheet::Sheet, until},
 };
 
 /// Answers the question for a name.
@@ -79,7 +79,7 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_and_documents_are_shown_and_a_broken_picture_is_told() {
     let server = FakeServer::start().await;
-    let sheet = open(&server).await;
+    let sheet = Sheet::in_browser(Browser::whole_at(&format!("http://{}/", server.address)).await).await;
     let conversation = sheet.conversation().await;
     let files: [(&str, Vec<u8>, &str); 3] = [
         ("pixel.png", BASE64_STANDARD.decode(PNG).expect("bytes"), "body.querySelector('img')?.naturalWidth === 1"),

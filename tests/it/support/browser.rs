@@ -13,7 +13,8 @@ use thirtyfour::{error::WebDriverErrorInner, extensions::cdp::ChromeDevTools, pr
 
 use super::until;
 
-const PREPARE: &str = "the page's tests need Debian's chromium and chromium-driver: run ./test.sh, which installs them";
+const PREPARE: &str =
+    "the page's tests need Debian's chromium-headless-shell and chromium-driver: run ./test.sh, which installs them";
 
 pub struct Browser {
     pub driver: WebDriver,
@@ -39,9 +40,19 @@ impl Browser {
 
     /// A browser with this page.
     pub async fn at(url: &str) -> Self {
+        let without_windows = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/chromium.sh");
+        Self::of(without_windows, url).await
+    }
+
+    /// As [`Self::at`], with what the other one lacks: the viewer of PDF. It takes four times as long to start.
+    pub async fn whole_at(url: &str) -> Self {
+        Self::of("/usr/bin/chromium", url).await
+    }
+
+    async fn of(binary: &str, url: &str) -> Self {
         let mut start = 1;
         loop {
-            match Self::start(url).await {
+            match Self::start(binary, url).await {
                 Ok(browser) => return browser,
                 Err(error) if start < STARTS && has_ended(&error) => eprintln!("start {start} of chromium: {error}"),
                 Err(error) => panic!("chromium: {error}; {PREPARE}"),
@@ -50,7 +61,7 @@ impl Browser {
         }
     }
 
-    async fn start(url: &str) -> WebDriverResult<Self> {
+    async fn start(binary: &str, url: &str) -> WebDriverResult<Self> {
         let folder = tempfile::Builder::new().prefix("sandbox-browser-").tempdir().expect("a folder");
         let downloads = folder.path().join("downloads");
         std::fs::create_dir(&downloads).expect("a folder");
@@ -59,9 +70,9 @@ impl Browser {
             .unwrap_or_else(|| panic!("chromedriver ended at each of {STARTS} starts; {PREPARE}"));
         let profile = folder.path().join("profile");
         let mut wanted = DesiredCapabilities::chrome();
-        wanted.set_binary("/usr/bin/chromium").expect("a capability");
+        wanted.set_binary(binary).expect("a capability");
         for flag in [
-            "--headless=new",
+            "--headless",
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
@@ -70,7 +81,6 @@ impl Browser {
             "--disable-sync",
             "--disable-quic",
             "--no-first-run",
-            "--disable-extensions",
             // What moves is drawn anew sixty times a second, by the processors of the tests.
             "--force-prefers-reduced-motion",
             "--window-size=1280,900",
@@ -78,11 +88,12 @@ impl Browser {
         ] {
             wanted.add_arg(flag).expect("a capability");
         }
-        let preferences = json!({"download.default_directory": downloads, "download.prompt_for_download": false});
-        wanted.add_experimental_option("prefs", preferences).expect("a capability");
         wanted.set_base_capability("goog:loggingPrefs", json!({"browser": "ALL"})).expect("a capability");
         super::http::provide_tls();
         let driver = WebDriver::new(&chromedriver.url, wanted).await?;
+        let saved = json!({"behavior": "allow", "downloadPath": downloads});
+        let tools = ChromeDevTools::new(driver.handle.clone());
+        tools.execute_cdp_with_params("Browser.setDownloadBehavior", saved).await?;
         driver.goto(url).await?;
         Ok(Self { driver, downloads, _chromedriver: chromedriver, _folder: folder })
     }

@@ -28,7 +28,11 @@ pub struct Sheet {
 impl Sheet {
     /// Opens the page at this address and enters the token.
     pub async fn open(url: &str) -> Self {
-        let browser = Browser::at(url).await;
+        Self::in_browser(Browser::at(url).await).await
+    }
+
+    /// Enters the token on the page in this browser.
+    pub async fn in_browser(browser: Browser) -> Self {
         browser.state("needs-token").await;
         browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
         browser.element("token-save").await.click().await.expect("clicked");
